@@ -1,0 +1,18 @@
+"""A relay for the Agent Event Protocol: Events in, Events out, commands routed between.
+
+The package in reading order; imports go one way, from the bottom of this list to its top:
+
+- ``protocol``: bytes to values and back, pure: no I/O, no clock, no event loop.
+- ``hub``: all relay state, pure and synchronous: buffers, subscriptions, outboxes, claims, commands.
+  ``hub.relay`` is the only mutator; the invariants stand at its top.
+- ``transport``: Trio plumbing: sockets, listeners, HTTP/1.1.
+- ``bindings``: one module per binding of AEP-0003 §3, and the router from path to binding.
+- ``config``, ``logs``: what the operator says to the relay, and what it says back.
+- ``daemon``: the composition root: build, start, drain, stop.
+- ``cli``: one module per command.
+
+The way of an Event: received bytes, ``protocol.event.decode``, ``hub.relay.Relay.ingest``, the
+replay buffer of its session, the outboxes of the subscriptions it matches, one flush, sent bytes.
+"""
+
+__version__ = "0.1.0"
