@@ -1,0 +1,44 @@
+"""The command line: one module per command, imported when its command is used.
+
+Importing a server's libraries takes longer than most commands run, so the group only knows the commands'
+names. Exit codes: 0 done, 2 for what the operator has to put right (usage, configuration, an address that
+can't be had), with one line on standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NoReturn
+
+import click
+
+from aep_relay import __version__
+
+# In the order in which help lists them. The module has the command's name with underscores, and holds
+# the click command as ``command``.
+COMMANDS = ("serve", "check-config")
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"aep_relay.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="aep-relay", message="%(prog)s %(version)s")
+def main() -> None:
+    """A relay for the Agent Event Protocol."""
+
+
+def fail(message: object) -> NoReturn:
+    """End with exit code 2 and one line on standard error."""
+    line = " ".join(str(message).split())
+    click.echo(f"aep-relay: {line}", err=True)
+    raise SystemExit(2)

@@ -1,0 +1,28 @@
+"""``aep-relay check-config``: whether ``serve`` would start with a file, in this environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from aep_relay.cli import fail
+from aep_relay.config import ConfigError, load
+
+
+@click.command("check-config")
+@click.argument("file", type=click.Path(path_type=Path))
+def command(file: Path) -> None:
+    """Check FILE, together with the AEP_ variables of this environment.
+
+    Exits with 0 if `aep-relay serve --config FILE` would accept it, else with 2 and the first thing that is
+    wrong. Warnings don't change the exit code.
+    """
+    try:
+        config = load(file, os.environ, {})
+    except ConfigError as error:
+        fail(error)
+    for warning in config.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(f"{file}: ok")
