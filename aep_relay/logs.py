@@ -36,7 +36,7 @@ _SECRET_NAMES = frozenset({"authorization", "proxy-authorization", "cookie", "to
 _ACCESS_TOKEN = "".join(f"(?:{letter}|%{ord(letter):02x})" for letter in "access_token")
 _SECRETS = re.compile(
     rf"""({_ACCESS_TOKEN}["']?\s*(?:[=:]|%3d)\s*["']?)[^\s"'&,;\#]+
-    |((?:authorization|cookie)["']?\s*[:=,]\s*b?["']?)[^\r\n"']+
+    |((?:authorization|cookie)["']?\s*[:=,]\s*(?:b?["'])?)[^\r\n"']+
     |(\b(?:bearer|basic)\s+)[^\s"',;]+""",
     re.IGNORECASE | re.VERBOSE,
 )
