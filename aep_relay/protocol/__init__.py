@@ -1,0 +1,13 @@
+"""The Agent Event Protocol as values: received bytes to Events and frames, and back.
+
+Pure by rule: the standard library's value modules and msgspec, no I/O, no clock, no event loop. In reading
+order:
+
+- ``errors``: what is wrong with what a peer sent, its wire code, its HTTP answer and its error frame.
+- ``registry``: severities, capture levels, categories, registered types and their payload fields.
+- ``jsontext``: RFC 8259 text where msgspec alone is not exact enough: integers, duplicate members, nesting.
+- ``position``: ``(epoch, seq)``, resume points, SSE event ids.
+- ``grammar``, ``envelope``, ``event``: the envelope; ``event.decode`` is where every Event comes in.
+- ``filters``: the attr-match dialect. ``capture``: down-leveling an Event to a ceiling.
+- ``jsonl``: lines in, lines out.
+"""

@@ -1,0 +1,269 @@
+"""The envelope's JSON: one object to its core attributes and extension attributes, every member accounted
+for.
+
+``read`` runs in three steps, each the exact judge of what the one before could not settle:
+
+1. one msgspec pass into ``Envelope``. Encoding the result again gives text of the received length if, and
+   only if, the received text holds nothing else: no doubled or ``null`` member, no extension attribute, no
+   whitespace, no escape that was not needed (msgspec spells a string as short as JSON allows). Whitespace
+   and extension attributes are settled by the same count, taken of the bytes that are not whitespace and
+   with the extension attributes added. Such an envelope is done, its ``data`` checked, not built;
+2. otherwise the members are read one by one, ``data`` still unbuilt, and judged in words fit for a detail;
+3. where their lengths don't add up to the text's, names are read again by a decoder that keeps duplicates.
+
+Invariants: the verdict and the values depend on the bytes alone, not on the step that settles them; the
+payload is never interpreted. AEP-0001 §5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, cast
+
+import msgspec
+
+from aep_relay.protocol.errors import InvalidEvent, quoted
+from aep_relay.protocol.grammar import EXTENSION_NAME
+from aep_relay.protocol.jsontext import (
+    MAX_NESTING_LEVELS,
+    WHITESPACE,
+    JsonError,
+    check_nesting,
+    integer,
+    members,
+)
+from aep_relay.protocol.position import MAX_POSITION
+from aep_relay.protocol.registry import CAPTURE_RANK, CORE_ATTRIBUTES, SEVERITY_RANK
+
+Extension = str | int | bool
+"""The value of an extension attribute (AEP-0001 §5.4)."""
+
+Extensions = dict[str, Extension]
+
+VERSION: Final = "0.1"
+"""The only value of ``aep``."""
+
+_MEMBER_BYTES = len('"":,')
+_CLOSING_BRACE = ord("}")
+_BOOLEANS = (b"true", b"false")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Severity = Literal["debug", "info", "notice", "warning", "error", "critical"]
+_Capture = Literal["none", "metadata", "redacted", "full"]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_POSITION)]
+
+
+class Envelope(msgspec.Struct, gc=False, omit_defaults=True):
+    """The core attributes, ``None`` where absent; ``data`` as spelled. A ``null`` is caught by the length."""
+
+    aep: Literal["0.1"]
+    id: _Text
+    type: _Text
+    time: _Text
+    source: _Text
+    agent: _Text
+    session: _Text | None = None
+    seq: _Count | None = None
+    epoch: _Count | None = None
+    subject: _Text | None = None
+    run: _Text | None = None
+    step: _Text | None = None
+    cause: _Text | None = None
+    traceparent: _Text | None = None
+    severity: _Severity | None = None
+    capture: _Capture | None = None
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_read_envelope = msgspec.json.Decoder(Envelope).decode
+_read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_string = msgspec.json.Decoder(str).decode
+_write = msgspec.json.Encoder().encode
+
+
+def read(raw: bytes) -> tuple[Envelope, Extensions | None]:
+    """Return the core attributes and the extension attributes, ``None`` if there are none, of the Event
+    ``raw``.
+
+    Members are checked for presence, JSON type and their closed vocabularies; the strings' grammars are not.
+    Raises :class:`InvalidEvent`.
+    """
+    try:
+        return _read_quickly(raw)
+    except (ValueError, RecursionError):
+        return _read_exactly(raw)
+
+
+def _read_quickly(raw: bytes) -> tuple[Envelope, Extensions | None]:
+    """Step 1. Raises ValueError or RecursionError where it cannot settle the matter, or the text is no
+    JSON."""
+    if not raw.isascii():
+        raw.decode()
+    envelope = _read_envelope(raw)
+    written = _write(envelope)
+    extensions: Extensions | None = None
+    if len(written) != len(raw) and (rest_bytes := _inked(raw) - _inked(written)):
+        extensions = _extensions(raw, rest_bytes)
+    # ``data`` is written last: what ends in a brace before the envelope's own is an object.
+    if written[-2] != _CLOSING_BRACE and envelope.data is not msgspec.UNSET:
+        raise JsonError("data is not an object")
+    check_nesting(raw)
+    return envelope, extensions
+
+
+def _inked(text: bytes) -> int:
+    """Return how many bytes of ``text`` are not whitespace."""
+    return len(text.translate(None, WHITESPACE))
+
+
+def _extensions(raw: bytes, rest_bytes: int) -> Extensions:
+    """Return the extension attributes of ``raw``, which must account for all of ``rest_bytes``."""
+    extensions: Extensions = {}
+    for name, value in _read_members(raw).items():
+        if name not in CORE_ATTRIBUTES:
+            spelled = bytes(value)
+            extensions[name] = _extension(name, spelled)
+            rest_bytes -= len(name) + _inked(spelled) + _MEMBER_BYTES
+    if rest_bytes:
+        raise JsonError("more than extension attributes")
+    return extensions
+
+
+def _read_exactly(raw: bytes) -> tuple[Envelope, Extensions | None]:
+    """Steps 2 and 3. Raises :class:`InvalidEvent` saying what is wrong."""
+    found = _members_of(raw)
+    doubled: list[str] = []
+    try:
+        doubled = _doubled(raw, found)
+        if doubled:
+            raise JsonError(f"{quoted(doubled[0])} occurs twice")
+        return _assemble(found)
+    except JsonError as error:
+        raise InvalidEvent(str(error), event_id=_own_id(found, doubled)) from None
+
+
+def _members_of(raw: bytes) -> dict[str, bytes]:
+    """Return the members of ``raw`` as they are spelled, of a doubled name the last."""
+    try:
+        raw.decode()
+        found = _read_members(raw)
+        check_nesting(raw)
+    except UnicodeDecodeError as error:
+        raise InvalidEvent(f"not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise InvalidEvent(f"nested deeper than {MAX_NESTING_LEVELS} levels") from None
+    except msgspec.ValidationError:
+        raise InvalidEvent("not a JSON object") from None
+    except msgspec.DecodeError as error:
+        hint = " (or a lone surrogate)" if _SURROGATE.search(raw) else ""
+        raise InvalidEvent(f"not JSON: {error}{hint}") from None
+    except JsonError as error:
+        raise InvalidEvent(str(error)) from None
+    return {name: bytes(value) for name, value in found.items()}
+
+
+def _doubled(raw: bytes, found: dict[str, bytes]) -> list[str]:
+    """Return the member names that occur more than once in ``raw``."""
+    # One comma less than members, two braces.
+    inked = sum(_inked(name.encode()) + _inked(value) + _MEMBER_BYTES for name, value in found.items()) + 1
+    if inked == _inked(raw):
+        return []
+    counts = Counter(name for name, _ in members(raw))
+    return [name for name, count in counts.items() if count > 1]
+
+
+def _assemble(found: dict[str, bytes]) -> tuple[Envelope, Extensions | None]:
+    for name, value in found.items():
+        if value == b"null":
+            raise JsonError(f"{quoted(name)} is null")
+    if _required(found, "aep") != VERSION:
+        raise JsonError(f'aep is not "{VERSION}"')
+    if not found.get("data", b"{").startswith(b"{"):
+        raise JsonError("data is not an object")
+    envelope = Envelope(
+        aep=VERSION,
+        id=_required(found, "id"),
+        type=_required(found, "type"),
+        time=_required(found, "time"),
+        source=_required(found, "source"),
+        agent=_required(found, "agent"),
+        session=_optional(found, "session"),
+        seq=_count(found, "seq"),
+        epoch=_count(found, "epoch"),
+        subject=_optional(found, "subject"),
+        run=_optional(found, "run"),
+        step=_optional(found, "step"),
+        cause=_optional(found, "cause"),
+        traceparent=_optional(found, "traceparent"),
+        severity=cast("_Severity | None", _word(found, "severity", SEVERITY_RANK)),
+        capture=cast("_Capture | None", _word(found, "capture", CAPTURE_RANK)),
+        data=msgspec.Raw(found["data"]) if "data" in found else msgspec.UNSET,
+    )
+    extensions = {
+        name: _extension(name, value) for name, value in found.items() if name not in CORE_ATTRIBUTES
+    }
+    return envelope, extensions or None
+
+
+def _string(name: str, value: bytes) -> str:
+    if not value.startswith(b'"'):
+        raise JsonError(f"{name} is not a string")
+    return _read_string(value)
+
+
+def _required(found: dict[str, bytes], name: str) -> str:
+    text = _optional(found, name)
+    if text is None:
+        raise JsonError(f"{name} is missing")
+    return text
+
+
+def _optional(found: dict[str, bytes], name: str) -> str | None:
+    if name not in found:
+        return None
+    text = _string(name, found[name])
+    if not text:
+        raise JsonError(f"{name} is empty")
+    return text
+
+
+def _word(found: dict[str, bytes], name: str, vocabulary: Mapping[str, int]) -> str | None:
+    text = _optional(found, name)
+    if text is not None and text not in vocabulary:
+        raise JsonError(f"{name} is none of {', '.join(vocabulary)}")
+    return text
+
+
+def _count(found: dict[str, bytes], name: str) -> int | None:
+    if name not in found:
+        return None
+    value = _integer(name, found[name])
+    if not 0 <= value <= MAX_POSITION:
+        raise JsonError(f"{name} is not from 0 to {MAX_POSITION}")
+    return value
+
+
+def _integer(name: str, value: bytes) -> int:
+    number = integer(value.decode()) if value[0] in b"-0123456789" else None
+    if number is None:
+        raise JsonError(f"{name} is not an integer")
+    return number
+
+
+def _extension(name: str, value: bytes) -> Extension:
+    if EXTENSION_NAME.fullmatch(name) is None:
+        raise JsonError(f"{quoted(name)} is neither a core attribute nor the name of an extension attribute")
+    if value in _BOOLEANS:
+        return value == b"true"
+    if value[0] in b"[{n":
+        raise JsonError(f"extension attribute {name} is not a string, integer or boolean")
+    return _string(name, value) if value.startswith(b'"') else _integer(name, value)
+
+
+def _own_id(found: dict[str, bytes], doubled: list[str]) -> str | None:
+    """Return the Event's ``id`` for the error that refuses it, if it has exactly one that is valid."""
+    value = found.get("id", b"")
+    return (_read_string(value) or None) if value.startswith(b'"') and "id" not in doubled else None

@@ -1,0 +1,238 @@
+"""The Event: received bytes to a value, on the path that every Event takes.
+
+``envelope`` reads the JSON; this module checks what the strings say and what an Event's type demands, and
+makes the :class:`Event` that the relay works with. Invariants: ``raw`` is what was received, less outer
+whitespace, and is what is forwarded; a position exists exactly for Events that own one; the caches below
+are bounded in number and length and change nothing but the cost. AEP-0001 §5, §7; AEP-0004 §2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from sys import getsizeof
+from typing import Final, TypeVar
+
+import msgspec
+
+from aep_relay.protocol.envelope import Envelope, Extension, Extensions, read
+from aep_relay.protocol.errors import BatchTooLarge, EventTooLarge, InvalidEvent, quoted
+from aep_relay.protocol.grammar import TRACEPARENT, TYPE, is_time, is_uri
+from aep_relay.protocol.jsontext import WHITESPACE
+from aep_relay.protocol.position import Position
+from aep_relay.protocol.registry import (
+    CAPTURE_RANK,
+    DEFAULT_CAPTURE,
+    DEFAULT_SEVERITY,
+    SEVERITY_RANK,
+    is_command,
+)
+
+__all__ = ["BatchDecoder", "Event", "Extension", "Shape", "decode", "decode_batch"]
+
+DEFAULT_MAX_EVENT_BYTES: Final = 4 << 20
+
+_MAX_CACHED = 4096
+_MAX_CACHED_CHARS = 256
+_LINE = re.compile(rb"[^ \t\r\n][^\n]*")
+_BASE_BYTES = 700
+
+_V = TypeVar("_V")
+
+
+class Shape(IntEnum):
+    """What an Event's type says about its session and position (AEP-0001 §5.2, AEP-0004 §2)."""
+
+    AGENT = 1
+    """``agent.*``: no session, no position; live only."""
+    COMMAND = 2
+    """Addressed to a session by a foreign emitter."""
+    ROUTED = 3
+    """``attention.routed``: about a session, by a foreign emitter."""
+    SESSION = 4
+    """Everything else: a position in its session."""
+
+
+class Event(msgspec.Struct, gc=False, eq=False):
+    """One valid Event. Made by :func:`decode` only; nothing but ``variants`` changes afterwards.
+
+    ``raw`` is the text to forward. ``epoch`` is 0 when absent; ``severity`` and ``capture`` are ranks of
+    ``registry``, their defaults applied. ``position`` is ``(epoch, seq)`` for ``Shape.SESSION`` and else
+    ``None``. ``key`` is ``(source, id)``. ``variants`` holds the down-leveled texts made so far, by capture
+    rank.
+    """
+
+    raw: bytes
+    id: str
+    type: str
+    time: str
+    source: str
+    agent: str
+    session: str | None
+    seq: int | None
+    epoch: int
+    subject: str | None
+    run: str | None
+    step: str | None
+    cause: str | None
+    severity: int
+    capture: int
+    extensions: Extensions | None
+    shape: Shape
+    position: Position | None
+    key: tuple[str, str]
+    variants: dict[int, bytes] | None = None
+
+    @property
+    def footprint_bytes(self) -> int:
+        """About how much memory the Event holds, down-leveled texts included; strings that repeat are not.
+
+        A short ``raw`` may stand for several times its length: hundreds of bytes of objects, and up to
+        forty bytes for each one spent on an extension attribute.
+        """
+        own = (self.raw, self.id, self.time, self.subject, self.run, self.step, self.cause)
+        total = _BASE_BYTES + sum(map(getsizeof, own))
+        if self.extensions is not None:
+            total += getsizeof(self.extensions)
+            total += sum(getsizeof(name) + getsizeof(value) for name, value in self.extensions.items())
+        if self.variants is not None:
+            total += getsizeof(self.variants) + sum(map(getsizeof, self.variants.values()))
+        return total
+
+
+_types: dict[str, tuple[str, Shape]] = {}
+_sources: dict[str, str] = {}
+_names: dict[str, str] = {}
+
+
+def decode(raw: bytes, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES) -> Event:
+    """Return the Event that ``raw`` holds: one JSON object in UTF-8, whitespace around it allowed.
+
+    Raises :class:`EventTooLarge` beyond ``max_event_bytes`` and :class:`InvalidEvent` for anything that is
+    not a valid envelope (AEP-0001 §5).
+    """
+    raw = raw.strip(WHITESPACE)
+    if len(raw) > max_event_bytes:
+        raise EventTooLarge(f"an Event is at most {max_event_bytes} bytes, this one has {len(raw)}")
+    envelope, extensions = read(raw)
+    type_, shape = _types.get(envelope.type) or _know_type(envelope)
+    source = _sources.get(envelope.source) or _know_source(envelope)
+    _check(envelope, shape)
+    session, seq, epoch = envelope.session, envelope.seq, envelope.epoch or 0
+    return Event(
+        raw,
+        envelope.id,
+        type_,
+        envelope.time,
+        source,
+        _names.get(envelope.agent) or _remember(_names, envelope.agent, envelope.agent),
+        session and (_names.get(session) or _remember(_names, session, session)),
+        seq,
+        epoch,
+        envelope.subject,
+        envelope.run,
+        envelope.step,
+        envelope.cause,
+        DEFAULT_SEVERITY if envelope.severity is None else SEVERITY_RANK[envelope.severity],
+        DEFAULT_CAPTURE if envelope.capture is None else CAPTURE_RANK[envelope.capture],
+        extensions,
+        shape,
+        None if seq is None else (epoch, seq),
+        (source, envelope.id),
+    )
+
+
+def decode_batch(body: bytes, max_batch_events: int, max_event_bytes: int) -> list[Event]:
+    """Return the Events of an NDJSON ``body``: one a line, blank lines skipped, ``\\r\\n`` accepted
+    (AEP-0003 §3.2).
+
+    Raises :class:`BatchTooLarge` beyond ``max_batch_events``, else the :class:`InvalidEvent` of the first
+    line that fails, its ``index`` counting all lines from 0.
+    """
+    return BatchDecoder(body, max_batch_events, max_event_bytes).decode_some(max_batch_events)
+
+
+class BatchDecoder:
+    """An NDJSON body, decoded in slices so that the caller can let others run in between (AEP-0003 §3.2).
+
+    Raises :class:`BatchTooLarge` when made of a body with more than ``max_batch_events`` lines that are not
+    blank.
+    """
+
+    def __init__(self, body: bytes, max_batch_events: int, max_event_bytes: int) -> None:
+        if body.count(b"\n") >= max_batch_events:
+            count = sum(1 for _ in _LINE.finditer(body))
+            if count > max_batch_events:
+                raise BatchTooLarge(f"a batch is at most {max_batch_events} Events, this one has {count}")
+        self._body = body
+        self._lines: Iterator[re.Match[bytes]] = _LINE.finditer(body)
+        self._max_event_bytes = max_event_bytes
+
+    def decode_some(self, max_events: int) -> list[Event]:
+        """Return up to ``max_events`` more Events, fewer only at the end of the body.
+
+        Raises :class:`InvalidEvent` with the ``index`` of the line at fault; nothing more can be decoded
+        then.
+        """
+        events: list[Event] = []
+        for line in self._lines:
+            try:
+                events.append(decode(line.group(), self._max_event_bytes))
+            except InvalidEvent as error:
+                index = self._body.count(b"\n", 0, line.start())
+                raise type(error)(error.detail, event_id=error.event_id, index=index) from None
+            if len(events) >= max_events:
+                break
+        return events
+
+
+def _check(envelope: Envelope, shape: Shape) -> None:
+    """Raise :class:`InvalidEvent` if the scope is not the one of ``shape`` or a string breaks its grammar."""
+    session, seq = envelope.session, envelope.seq
+    problem: str | None = None
+    if not is_time(envelope.time):
+        problem = f"time {quoted(envelope.time)} is not an RFC 3339 date and time with a timezone"
+    elif envelope.traceparent is not None and TRACEPARENT.fullmatch(envelope.traceparent) is None:
+        problem = "traceparent is malformed"
+    elif shape is Shape.AGENT:
+        if session is not None or seq is not None or envelope.run is not None or envelope.step is not None:
+            problem = f"{envelope.type} is agent-scoped: it has no session, run, step or seq"
+    elif session is None:
+        problem = "session is missing"
+    elif shape is Shape.SESSION:
+        if seq is None:
+            problem = "seq is missing"
+    elif seq is not None:
+        problem = f"{envelope.type} holds no position: it has no seq"
+    if problem is not None:
+        raise InvalidEvent(problem, event_id=envelope.id)
+
+
+def _know_type(envelope: Envelope) -> tuple[str, Shape]:
+    type_ = envelope.type
+    if TYPE.fullmatch(type_) is None:
+        raise InvalidEvent(f"type {quoted(type_)} is of no known category or form", event_id=envelope.id)
+    if type_.startswith("agent."):
+        shape = Shape.AGENT
+    elif is_command(type_):
+        shape = Shape.COMMAND
+    else:
+        shape = Shape.ROUTED if type_ == "attention.routed" else Shape.SESSION
+    return _remember(_types, type_, (type_, shape))
+
+
+def _know_source(envelope: Envelope) -> str:
+    source = envelope.source
+    if not is_uri(source):
+        raise InvalidEvent(f"source {quoted(source)} is not a URI with a scheme", event_id=envelope.id)
+    return _remember(_sources, source, source)
+
+
+def _remember(cache: dict[str, _V], name: str, value: _V) -> _V:
+    """Keep ``value`` for the Events that repeat ``name``."""
+    if len(name) <= _MAX_CACHED_CHARS:
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
+        cache[name] = value
+    return value

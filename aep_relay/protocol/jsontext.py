@@ -1,0 +1,144 @@
+"""RFC 8259 text, read exactly: integers in any spelling, duplicate member names, nesting, whitespace.
+
+msgspec judges the grammar; this module adds what it does not say. Invariants: an integer keeps its exact
+value whatever its spelling (``1``, ``1.0``, ``1e2``); the verdict on a text depends on its bytes alone,
+never on the depth of the caller's stack; nothing here raises anything but :class:`JsonError`. AEP-0001 §5
+(integers, duplicates).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Final, Never
+
+import msgspec
+
+WHITESPACE: Final = b" \t\r\n"
+"""The four bytes that JSON allows between tokens; ``bytes.strip()`` alone would take two more."""
+
+MAX_NESTING_LEVELS: Final = 256
+"""Objects and arrays within one another, the outermost included. Deeper text is refused: a fixed bound,
+well within the interpreter's stack, so that the same bytes are refused wherever they come in."""
+
+MAX_INTEGER_DIGITS: Final = 400
+"""Enough for every integer that fits an IEEE double. Longer ones are refused: ``1e999999999`` is eleven
+bytes."""
+
+_MAX_EXPONENT_DIGITS = 9
+_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?")
+_OPENING = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class JsonError(ValueError):
+    """The text is not JSON, or not as strict as this protocol asks. The message is fit for a ``detail``."""
+
+
+def integer(token: str) -> int | None:
+    """Return the exact value of a JSON number ``token``, or ``None`` if it has a fractional part.
+
+    ``-0`` and ``-0.0`` are 0. Raises :class:`JsonError` beyond ``MAX_INTEGER_DIGITS``.
+    """
+    match = _NUMBER.fullmatch(token)
+    if match is None:
+        raise JsonError("not a number")
+    sign, whole, fraction, exponent_sign, exponent = match.groups(default="")
+    digits = (whole + fraction).lstrip("0")
+    if not digits:
+        return 0
+    significant = digits.rstrip("0")
+    scale = len(digits) - len(significant) - len(fraction)
+    if len(exponent) > _MAX_EXPONENT_DIGITS:  # no text is long enough to make up for such an exponent
+        if exponent_sign == "-":
+            return None
+        raise JsonError("integer too large")
+    scale += int(exponent_sign + (exponent or "0"))
+    if scale < 0:
+        return None
+    if len(significant) + scale > MAX_INTEGER_DIGITS:
+        raise JsonError("integer too large")
+    return int(sign + significant + "0" * scale)
+
+
+def check_nesting(raw: bytes) -> None:
+    """Raise :class:`JsonError` if the valid JSON ``raw`` nests deeper than ``MAX_NESTING_LEVELS``.
+
+    Cheap for what is short or flat: brackets are looked at one by one only where there are many.
+    """
+    if len(raw) <= 2 * MAX_NESTING_LEVELS or raw.count(b"[") + raw.count(b"{") <= MAX_NESTING_LEVELS:
+        return
+    bare = raw
+    if b"\\" in raw:  # backslashes stand in strings only, in pairs counted from the left of each run
+        bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(bare.split(b'"')[::2]).translate(_OPENING, _NOT_BRACKETS)
+    if max(accumulate(memoryview(brackets).cast("b")), default=0) > MAX_NESTING_LEVELS:
+        raise JsonError(f"nested deeper than {MAX_NESTING_LEVELS} levels")
+
+
+def members(raw: bytes) -> list[tuple[str, object]]:
+    """Return the members of the valid JSON object ``raw`` in order, duplicates included, values unspecified.
+
+    Slow, and exact about names: how each is spelled does not matter. Raises :class:`JsonError`.
+    """
+    try:
+        return list(_NAMES.decode(raw.decode()))
+    except (ValueError, RecursionError):
+        raise JsonError("not a JSON object") from None
+
+
+def loads(raw: bytes | str) -> object:
+    """Return the JSON value of ``raw``: integers exact in any spelling, other numbers as floats.
+
+    Raises :class:`JsonError` for anything that is not strict JSON in UTF-8, for member names that occur
+    twice in one object, for lone surrogates, and for text beyond ``MAX_NESTING_LEVELS`` or
+    ``MAX_INTEGER_DIGITS``.
+    """
+    try:
+        text = raw if isinstance(raw, str) else raw.decode()
+        encoded = text.encode()
+        msgspec.json.decode(encoded, type=msgspec.Raw)
+        check_nesting(encoded)
+        return _STRICT.decode(text)
+    except JsonError:
+        raise
+    except UnicodeError:
+        raise JsonError("not UTF-8") from None
+    except RecursionError:
+        raise JsonError(f"nested deeper than {MAX_NESTING_LEVELS} levels") from None
+    except ValueError as error:
+        raise JsonError(f"not JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise JsonError("a member name occurs twice")
+    return found
+
+
+def _number(token: str) -> object:
+    value = integer(token)
+    return float(token) if value is None else value
+
+
+def _refuse(token: str) -> Never:
+    raise JsonError(f"{token} is not JSON")
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _decoder(
+    hook: Callable[[list[tuple[str, object]]], object], number: Callable[[str], object]
+) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=hook, parse_float=number, parse_int=number, parse_constant=_refuse, strict=True
+    )
+
+
+_STRICT = _decoder(_unique, _number)
+_NAMES = _decoder(_same, _same)
