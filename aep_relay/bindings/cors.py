@@ -1,0 +1,52 @@
+"""Cross-origin headers, on refusals as well: a browser reads nothing without them (WHATWG Fetch)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aep_relay.protocol.errors import Forbidden
+
+if TYPE_CHECKING:
+    from aep_relay.bindings.service import Service
+    from aep_relay.transport.http import Request
+
+    Headers = list[tuple[str, str]]
+
+ALLOWED_HEADERS = "AEP-Version, Authorization, Content-Type, Last-Event-ID, Cache-Control"
+PREFLIGHT_SECONDS = 600
+
+
+def headers(service: Service, request: Request) -> Headers:
+    """Return the headers that let the page that asked read the answer."""
+    origin = request.get(b"origin")
+    if origin is None:
+        return []
+    text = origin.decode("latin-1")
+    if not text.isprintable() or not service.config.allows_origin(text):
+        return [("Vary", "Origin")]
+    return [("Access-Control-Allow-Origin", text), ("Vary", "Origin")]
+
+
+def preflight(service: Service, request: Request, methods: str) -> Headers:
+    """Return the headers that answer an ``OPTIONS`` request for a path that takes ``methods``."""
+    found = [("Allow", methods), *headers(service, request)]
+    if len(found) > 2:
+        found += [
+            ("Access-Control-Allow-Methods", methods),
+            ("Access-Control-Allow-Headers", ALLOWED_HEADERS),
+            ("Access-Control-Max-Age", str(PREFLIGHT_SECONDS)),
+        ]
+        if request.get(b"access-control-request-private-network") is not None:
+            found.append(("Access-Control-Allow-Private-Network", "true"))
+    return found
+
+
+def refuse_foreign_page(service: Service, request: Request) -> None:
+    """Refuse what a page of another origin makes a visitor's browser send to a relay without a token.
+
+    With a token the page would have to know it; without one, the browser's reach would be the page's. Raises
+    ``Forbidden``.
+    """
+    origin = request.get(b"origin")
+    if origin is not None and service.authority.open and not service.config.allows_origin(origin.decode("latin-1")):
+        raise Forbidden("pages of this origin may not use this relay; see cors.allowed_origins")

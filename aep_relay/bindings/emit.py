@@ -1,0 +1,117 @@
+"""``POST /events``: Events in, one or a batch (AEP-0003 §3.2).
+
+A batch is validated whole before any of it is ingested. Commands are refused: they flow over an authenticated
+WebSocket only (AEP-0004).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
+from aep_relay.protocol.event import BatchDecoder, Shape, decode
+
+if TYPE_CHECKING:
+    from aep_relay.bindings.service import Service
+    from aep_relay.protocol.event import Event
+    from aep_relay.transport.http import HttpReader, Request
+
+VERSION = b"0.1"
+SLICE_EVENTS = 128
+"""So many Events are decoded or ingested before other tasks get a turn: about a millisecond."""
+
+
+class UnsupportedMediaType(ProtocolError):
+    """Neither JSON nor NDJSON in UTF-8 (AEP-0003 §3.2.3)."""
+
+    code = "unsupported-media-type"
+    http_status = 415
+
+
+class NotAccepted(ProtocolError):
+    """An Event that the relay's limits keep out."""
+
+    code = "limit-exceeded"
+    http_status = 429
+
+
+def check_head(request: Request) -> bool:
+    """Check what can be known before the body; return whether it is a batch.
+
+    Raises ``VersionUnsupported`` and ``UnsupportedMediaType``.
+    """
+    version = request.get(b"aep-version")
+    if version != VERSION:
+        given = "is missing" if version is None else "names a version that is not supported"
+        raise VersionUnsupported(f"the AEP-Version header {given}")
+    value = request.get(b"content-type")
+    if value == b"application/json":
+        return False
+    if value == b"application/x-ndjson":
+        return True
+    if value is None:
+        raise UnsupportedMediaType("Content-Type is missing: application/json or application/x-ndjson")
+    kind, *parameters = value.lower().split(b";")
+    for parameter in parameters:
+        name, _, charset = parameter.strip().partition(b"=")
+        if name == b"charset" and charset.strip(b'" ') not in (b"utf-8", b"utf8", b"us-ascii"):
+            raise UnsupportedMediaType("the only charset is UTF-8")
+    kind = kind.strip()
+    if kind not in (b"application/json", b"application/x-ndjson"):
+        raise UnsupportedMediaType("Content-Type is neither application/json nor application/x-ndjson")
+    return kind == b"application/x-ndjson"
+
+
+async def take_in(service: Service, request: Request, reader: HttpReader) -> int:
+    """Read, validate and ingest the request's Events; return how many there were.
+
+    Raises ``ProtocolError`` and ``HttpRefusal``; then nothing was ingested.
+    """
+    batch = check_head(request)
+    limits = service.limits
+    body = await reader.read_body(limits.max_body_bytes)
+    if not batch:
+        event = decode(body, limits.max_event_bytes)
+        _refuse_command(event, None)
+        refusal = service.relay.ingest(event)
+        if refusal is not None:
+            raise NotAccepted(refusal.detail)
+        await service.flush()
+        return 1
+    events = await _decode_batch(service, body)
+    del body
+    await _ingest_batch(service, events)
+    return len(events)
+
+
+async def _decode_batch(service: Service, body: bytes) -> list[Event]:
+    decoder = BatchDecoder(body, service.limits.max_batch_events, service.limits.max_event_bytes)
+    events: list[Event] = []
+    while more := decoder.decode_some(SLICE_EVENTS):
+        for offset, event in enumerate(more, len(events)):
+            _refuse_command(event, offset)
+        events += more
+        if len(more) == SLICE_EVENTS:
+            await trio.lowlevel.checkpoint()
+    return events
+
+
+def _refuse_command(event: Event, index: int | None) -> None:
+    if event.shape is Shape.COMMAND:
+        where = "" if index is None else f"Event {index} of the batch: "
+        raise Forbidden(f"{where}commands are not accepted by POST; send them over an authenticated WebSocket")
+
+
+async def _ingest_batch(service: Service, events: list[Event]) -> None:
+    relay = service.relay
+    taken = 0
+    for event in events:
+        relay.ingest(event)
+        taken += 1
+        if taken == SLICE_EVENTS or relay.crowded:
+            taken = 0
+            await service.flush()
+            await trio.lowlevel.checkpoint()
+    await service.flush()

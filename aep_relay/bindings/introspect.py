@@ -1,0 +1,53 @@
+"""``GET /healthz`` and ``GET /connections``: what clients ask a relay about itself on its data port."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from aep_relay.bindings.service import Service
+    from aep_relay.hub.peer import Peer
+
+
+def health(service: Service, *, authenticated: bool) -> dict[str, object]:
+    """Return the health document: ``ok`` for anyone, counts for who holds a token or needs none."""
+    document: dict[str, object] = {"ok": not service.draining}
+    if authenticated:
+        relay = service.relay
+        document["sessions"] = len(relay.store)
+        document["subscribers"] = sum(1 for peer in relay.peers.values() if peer.subscriptions)
+        document["connections"] = service.open_connections
+        document["uptime_s"] = int(trio.current_time() - service.started_at)
+    return document
+
+
+def connections(service: Service) -> dict[str, object]:
+    """Return every live stream and socket with what it declared, emits and consumes."""
+    return {"connections": [_connection(peer) for peer in service.relay.peers.values()]}
+
+
+def _connection(peer: Peer) -> dict[str, object]:
+    return {
+        "id": peer.id,
+        "binding": peer.binding,
+        "remote": peer.name,
+        "role": peer.role,
+        "identity": peer.identity,
+        "accepts": sorted(peer.accepts or ()),
+        "sessions": sorted(peer.claims or ()),
+        "subscriptions": [
+            {
+                "id": subscription.id,
+                "filter": subscription.filter.key,
+                "capture": subscription.ceiling,
+                "replaying": subscription.replay is not None,
+            }
+            for subscription in peer.subscriptions.values()
+        ],
+        "received_events": peer.received_events,
+        "delivered_events": peer.delivered_events,
+        "dropped_events": peer.outbox.dropped_events,
+        "queued_bytes": peer.outbox.queued_bytes,
+    }

@@ -1,0 +1,59 @@
+"""What every binding shares: the relay, the configuration, the clock's deadlines, the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from aep_relay.protocol import discovery
+
+if TYPE_CHECKING:
+    from aep_relay.bindings.auth import Authority
+    from aep_relay.config import Config
+    from aep_relay.hub.relay import Relay
+    from aep_relay.transport.deadlines import Deadlines
+
+
+class Service:
+    """One running relay, as its bindings see it."""
+
+    def __init__(self, config: Config, relay: Relay, authority: Authority, deadlines: Deadlines) -> None:
+        self.config = config
+        self.limits = config.limits
+        self.relay = relay
+        self.authority = authority
+        self.deadlines = deadlines
+        self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+        self.draining = False
+        """Set when the relay is on its way out: what still comes is answered 503."""
+        self.open_connections = 0
+        """Accepted and not yet over, whatever they speak."""
+        self.started_at = trio.current_time()
+        self.capabilities = discovery.capabilities(config.limits.buffer_events)
+        self.discovery = discovery.document(config.limits.buffer_events)
+        self._left_over = trio.Event()
+
+    async def flush(self) -> None:
+        """Hand what was ingested to the sockets, letting other tasks run between slices."""
+        flush = self.relay.flush
+        if not flush():
+            return
+        try:
+            while True:
+                await trio.lowlevel.checkpoint()
+                if not flush():
+                    return
+        except BaseException:
+            # The task that ingested is over in mid-flush; others are owed what it ingested.
+            self._left_over.set()
+            raise
+
+    async def flush_left_over(self) -> None:
+        """Finish flushes whose task was cancelled; runs as long as the relay."""
+        while True:
+            await self._left_over.wait()
+            self._left_over = trio.Event()
+            while self.relay.flush():
+                await trio.lowlevel.checkpoint()

@@ -1,0 +1,169 @@
+"""``GET /stream``: Events out as Server-Sent Events (AEP-0003 §3.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from aep_relay.bindings.connection import Connection
+from aep_relay.protocol import filters, position, sse
+from aep_relay.protocol.errors import InvalidParameter, ProtocolError
+from aep_relay.protocol.framing import Framing
+from aep_relay.protocol.registry import CAPTURE_RANK
+from aep_relay.transport.response import stream_head
+from aep_relay.transport.wire import BrokenWire, Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aep_relay.bindings.service import Service
+    from aep_relay.hub.policy import Grants
+    from aep_relay.hub.replay import From
+    from aep_relay.protocol.filters import Filter
+    from aep_relay.transport.http import Request
+    from aep_relay.transport.wire import Wire
+
+SUBSCRIPTION_ID = "stream"
+HEADERS = [
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),
+]
+MAX_IGNORED_BYTES = 64 * 1024
+"""What a client may send after its request; it has nothing to say here."""
+
+
+class Wanted(NamedTuple):
+    """What a request asks to be streamed."""
+
+    filter: Filter
+    ceiling: int | None
+    from_: From
+    live: bool
+
+
+class TooManyPositions(ProtocolError):
+    """More resume positions than the relay replays for one request."""
+
+    code = "limit-exceeded"
+
+
+def parse(request: Request, max_positions: int) -> Wanted:
+    """Return what ``request`` asks for.
+
+    Raises ``InvalidParameter``, which names the parameter, and ``TooManyPositions``.
+    """
+    query = request.query
+    text = _single(query, "filter")
+    filter_ = filters.EMPTY if text is None else filters.parse_json(text)
+    live = _single(query, "live")
+    if live not in (None, "0", "1"):
+        raise InvalidParameter("live", "is neither 0 nor 1")
+    from_ = _from(request)
+    if from_ is not None and from_ != "all" and len(from_) > max_positions:
+        raise TooManyPositions(f"from: more than max_from_positions, which is {max_positions}")
+    if from_ is None and live == "0" and filter_.sessions is not None and len(filter_.sessions) == 1:
+        from_ = "all"
+    return Wanted(filter_, _ceiling(query), from_, live != "0")
+
+
+def _single(query: Mapping[str, list[str]], name: str) -> str | None:
+    values = query.get(name)
+    if values is None:
+        return None
+    if len(values) > 1:
+        raise InvalidParameter(name, "is given more than once")
+    return values[0]
+
+
+def _ceiling(query: Mapping[str, list[str]]) -> int | None:
+    name = _single(query, "capture")
+    if name is None:
+        return None
+    if name not in CAPTURE_RANK:
+        raise InvalidParameter("capture", f"is none of {', '.join(CAPTURE_RANK)}")
+    return CAPTURE_RANK[name]
+
+
+def _from(request: Request) -> From:
+    text = _single(request.query, "from")
+    if text is not None:
+        return position.parse_from_json(text)
+    last = request.get(b"last-event-id")
+    if last:
+        return [position.parse_last_event_id(last)]
+    return None
+
+
+class Stream(Connection):
+    """One consumer over SSE."""
+
+    __slots__ = ()
+
+    def heartbeat(self) -> None:
+        """Send ``: ping``, unless more than that is pending anyway (AEP-0003 §3.3.4)."""
+        if not self.peer.outbox:
+            self.peer.push(self.framed(sse.PING))
+
+    def framed(self, message: bytes) -> bytes:
+        """Return ``message`` as this response carries it."""
+        return sse.chunk(message) if self.peer.framing is Framing.SSE else message
+
+
+async def serve(
+    service: Service, wire: Wire, request: Request, grants: Grants, headers: list[tuple[str, str]]
+) -> None:
+    """Stream what ``request`` asks for until either side ends it. Raises ``ProtocolError`` before the first byte."""
+    wanted = parse(request, service.limits.resume_positions)
+    chunked = request.http_version == "1.1"
+    framing = Framing.SSE if chunked else Framing.SSE_UNCHUNKED
+    async with trio.open_nursery() as nursery:
+        stream = Stream(service, wire, nursery, "sse", framing)
+        log = service.log.bind(connection=stream.peer.id, binding="sse", remote=wire.peer_name)
+        try:
+            stream.peer.grants = grants
+            log.info("connection opened")
+            stream.peer.push(
+                stream_head([*HEADERS, *headers], chunked=chunked) + stream.framed(sse.comment("stream open"))
+            )
+            refusal = service.relay.subscribe(
+                stream.peer, SUBSCRIPTION_ID, wanted.filter, wanted.ceiling, wanted.from_, ends=not wanted.live
+            )
+            if refusal is None:
+                stream.wake()
+                await _until_over(stream)
+            else:
+                stream.close(refusal.code, 1000)
+            if stream.close_reason is not None:
+                await stream.end(_farewell(stream))
+        except BrokenWire:
+            pass
+        finally:
+            stream.detach()
+            nursery.cancel_scope.cancel()
+            log.info("connection closed", reason=stream.close_reason or "peer", **_counters(stream))
+
+
+def _counters(stream: Stream) -> dict[str, int]:
+    peer = stream.peer
+    return {"delivered": peer.delivered_events, "dropped": peer.outbox.dropped_events}
+
+
+async def _until_over(stream: Stream) -> None:
+    """Wait for the peer to end, which is all it can say, or for this side to."""
+    ignored = 0
+    while stream.close_reason is None and ignored <= MAX_IGNORED_BYTES:
+        try:
+            data = await stream.wire.receive_some(4096)
+        except Interrupted:
+            continue
+        if not data:
+            return
+        ignored += len(data)
+
+
+def _farewell(stream: Stream) -> bytes:
+    reason = stream.close_reason or ""
+    last = b"" if reason == "replay-complete" else stream.framed(sse.comment(f"closing {reason}"))
+    return last + (b"0\r\n\r\n" if stream.peer.framing is Framing.SSE else b"")

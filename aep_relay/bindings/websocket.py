@@ -1,0 +1,319 @@
+"""``/socket``: Events, commands and frames over WebSocket (AEP-0003 §3.5, §4, §6.5).
+
+The handshake and incoming frames are ``websockets``' sans-I/O core; outgoing frames are the hub's. What arrives is
+handled frame by frame: an error is answered in-band and the connection survives, but for what RFC 6455 or the hello
+rule make final.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+from websockets.frames import CloseCode, Opcode
+from websockets.http11 import Request as HandshakeRequest
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+
+from aep_relay.bindings.connection import Connection
+from aep_relay.protocol import frames
+from aep_relay.protocol.errors import BadJson, HelloRequired, ProtocolError, Refusal, VersionUnsupported
+from aep_relay.protocol.errors import frame as error_frame
+from aep_relay.protocol.event import Event
+from aep_relay.protocol.framing import Framing
+from aep_relay.protocol.hello import answer, parse_hello
+from aep_relay.transport.wire import BrokenWire, Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from websockets.frames import Frame
+
+    from aep_relay.bindings.service import Service
+    from aep_relay.hub.policy import Grants
+    from aep_relay.protocol.hello import Hello
+    from aep_relay.transport.http import Request
+    from aep_relay.transport.wire import Wire
+
+FEED_BYTES = 16 * 1024
+"""So much is parsed before other tasks get a turn: the smallest frames would make a larger piece take too long."""
+
+_QUIET = logging.getLogger("aep_relay.websocket")
+_QUIET.setLevel(logging.CRITICAL)
+
+
+class BadHandshake(ProtocolError):
+    """An upgrade request that RFC 6455 §4.2.1 does not allow."""
+
+    code = "bad-handshake"
+
+
+class UnsupportedWebSocketVersion(ProtocolError):
+    """Not WebSocket version 13 (RFC 6455 §4.2.2)."""
+
+    code = "websocket-version-unsupported"
+    http_status = 426
+
+
+def handshake(request: Request, max_message_bytes: int) -> tuple[ServerProtocol, bytes]:
+    """Return the protocol of an accepted connection and the bytes that accept it.
+
+    Raises ``BadHandshake`` and ``UnsupportedWebSocketVersion``.
+    """
+    if request.get(b"sec-websocket-version") not in (None, b"13"):
+        raise UnsupportedWebSocketVersion("the only WebSocket version spoken here is 13")
+    protocol = ServerProtocol(max_size=max_message_bytes, logger=_QUIET)
+    protocol.receive_data(request.raw_head)
+    events = protocol.events_received()
+    if not events or not isinstance(events[0], HandshakeRequest):
+        raise BadHandshake("the upgrade request is malformed or one of its lines is too long")
+    response = protocol.accept(events[0])
+    if response.status_code != 101:
+        raise BadHandshake("the upgrade request lacks a valid Sec-WebSocket-Key or Sec-WebSocket-Version")
+    protocol.send_response(response)
+    return protocol, b"".join(protocol.data_to_send())
+
+
+class Socket(Connection):
+    """One WebSocket connection."""
+
+    __slots__ = ("_parts", "hello", "protocol")
+
+    def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, protocol: ServerProtocol) -> None:
+        super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
+        self.protocol = protocol
+        self.hello: Hello | None = None
+        self._parts: list[bytes] | None = None
+        self.deadline = self.heard_at + service.limits.hello_timeout_seconds
+
+    def heartbeat(self) -> None:
+        """Send ``ping``, or end a connection that has been silent for too long (AEP-0003 §3.5.5)."""
+        limits = self.service.limits
+        now = trio.current_time()
+        if self.hello is None:
+            self.service.relay.close(self.peer, "hello-timeout", CloseCode.POLICY_VIOLATION)
+            return
+        silent_at = self.heard_at + limits.ping_timeout_seconds
+        if now >= silent_at:
+            self.service.relay.close(self.peer, "ping-timeout", CloseCode.POLICY_VIOLATION)
+            return
+        if not self.peer.outbox:
+            self.peer.push(frames.text_frame(frames.ping(int(time.time() * 1000))))
+        self.deadline = min(now + limits.ping_interval_seconds, silent_at)
+
+    async def run(self, data: bytes) -> None:
+        """Handle what the peer sends, beginning with ``data``, until either side ends."""
+        while self.close_reason is None:
+            if data:
+                await self._feed(data)
+                if self.protocol.close_rcvd is not None or self.close_reason is not None:
+                    return
+            try:
+                data = await self.wire.receive_some()
+            except Interrupted:
+                data = b""
+                continue
+            if not data:
+                return
+            self.heard_at = trio.current_time()
+
+    async def _feed(self, data: bytes) -> None:
+        protocol, service = self.protocol, self.service
+        for start in range(0, len(data), FEED_BYTES):
+            if start:
+                await trio.lowlevel.checkpoint()
+            protocol.receive_data(data[start : start + FEED_BYTES] if len(data) > FEED_BYTES else data)
+            for event in protocol.events_received():
+                if self.close_reason is not None:
+                    break
+                self._frame(event)  # type: ignore[arg-type]  # the handshake is over: only frames come
+                if service.relay.crowded:
+                    await service.flush()
+            if protocol.parser_exc is not None and self.close_reason is None:
+                self._fail("protocol-error", protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR)
+            if self.close_reason is None and (replies := b"".join(protocol.data_to_send())):
+                self.peer.push(replies)
+            await service.flush()
+            if self.close_reason is not None or protocol.close_rcvd is not None:
+                return
+
+    def _frame(self, frame: Frame) -> None:
+        opcode = frame.opcode
+        if opcode is Opcode.TEXT:
+            if frame.fin:
+                self._text(bytes(frame.data))
+            else:
+                self._parts = [bytes(frame.data)]
+        elif opcode is Opcode.CONT and self._parts is not None:
+            if frame.data:
+                self._parts.append(bytes(frame.data))
+            if frame.fin:
+                text, self._parts = b"".join(self._parts), None
+                self._text(text)
+        elif opcode is Opcode.BINARY:
+            self.refuse(Refusal("binary-unsupported", "binary frames are reserved in AEP 0.1"))
+            self._fail("binary-unsupported", CloseCode.UNSUPPORTED_DATA)
+
+    def _text(self, text: bytes) -> None:
+        """Handle one text message (AEP-0003 §2)."""
+        if not text.isascii():
+            try:
+                text.decode("utf-8")
+            except UnicodeDecodeError:
+                self._fail("not-utf-8", CloseCode.INVALID_DATA)
+                return
+        limits = self.service.limits
+        try:
+            message = frames.parse(text, limits.max_event_bytes)
+            if self.hello is None:
+                self._greet(message)
+            elif isinstance(message, Event):
+                self._event(message)
+            elif len(text) > limits.max_frame_bytes:
+                self.refuse(Refusal("limit-exceeded", f"max_frame_bytes: {limits.max_frame_bytes}"), _id(message))
+            else:
+                handler = _HANDLERS.get(message["type"])  # type: ignore[arg-type]
+                if handler is not None:
+                    handler(self, message)
+        except ProtocolError as error:
+            if self.hello is None:
+                self._refuse_greeting(error)
+            else:
+                self.refuse(error, getattr(error, "request_id", None))
+
+    def refuse(self, problem: ProtocolError | Refusal, id_: str | None = None, cause: str | None = None) -> None:
+        """Answer in-band with an ``error`` frame (AEP-0003 §6.5)."""
+        if isinstance(problem, ProtocolError):
+            self.service.relay.stats.refused(problem.code)
+        self.peer.push(frames.text_frame(msgspec.json.encode(error_frame(problem, id=id_, cause=cause))))
+
+    def _fail(self, reason: str, code: int) -> None:
+        if self.hello is None:
+            # There is nothing yet that a closing frame could tell.
+            self.peer.closing = reason
+            self.close(reason, code)
+        else:
+            self.service.relay.close(self.peer, reason, code)
+
+    def _greet(self, message: Event | dict[str, object]) -> None:
+        """Take the peer's hello and answer with ours (AEP-0003 §4)."""
+        if isinstance(message, Event):
+            raise HelloRequired("the first frame has to be hello")
+        hello = self.hello = parse_hello(message)
+        peer = self.peer
+        peer.role = hello.role
+        peer.identity = hello.identity
+        peer.agent = hello.agent
+        peer.instance = hello.instance
+        peer.control = hello.capabilities.get("control")
+        peer.emits = hello.capabilities.get("emits")
+        peer.accepts = hello.accepts
+        peer.push(frames.text_frame(answer(hello.version, self.service.relay.instance, self.service.capabilities)))
+        self.deadline = trio.current_time() + self.service.limits.ping_interval_seconds
+        self.service.log.info(
+            "connection opened",
+            connection=peer.id,
+            binding="websocket",
+            remote=peer.name,
+            role=peer.role,
+            agent=peer.agent,
+        )
+
+    def _refuse_greeting(self, error: ProtocolError) -> None:
+        if not isinstance(error, HelloRequired | VersionUnsupported):
+            detail = "" if isinstance(error, BadJson) else f": {error.detail}"
+            error = HelloRequired(f"the first frame has to be a valid hello{detail}")
+        self.refuse(error)
+        self._fail(error.code, CloseCode.PROTOCOL_ERROR)
+
+    def _event(self, event: Event) -> None:
+        peer = self.peer
+        refusal: Refusal | None
+        if peer.grants is not None and not peer.grants.emit:
+            refusal = Refusal("unauthorized", "this token may not emit")
+        else:
+            refusal = self.service.relay.ingest(event, peer)
+        if refusal is not None:
+            self.refuse(refusal, cause=event.id)
+
+    def _subscribe(self, frame: dict[str, object]) -> None:
+        request = frames.parse_subscribe(frame)
+        refusal: Refusal | None
+        if self.peer.role == "emitter":
+            refusal = Refusal("unauthorized", "an emitter connection may not subscribe")
+        else:
+            refusal = self.service.relay.subscribe(
+                self.peer, request.id, request.filter, request.ceiling, request.from_
+            )
+        if refusal is not None:
+            self.refuse(refusal, request.id)
+            return
+        self.peer.push(frames.text_frame(frames.subscribed(request.id)))
+        if request.from_ is not None:
+            self.wake()
+
+    def _unsubscribe(self, frame: dict[str, object]) -> None:
+        id_ = frames.parse_request_id(frame)
+        self.service.relay.unsubscribe(self.peer, id_)
+        self.peer.push(frames.text_frame(frames.unsubscribed(id_)))
+
+    def _roster(self, frame: dict[str, object]) -> None:
+        id_ = frames.parse_request_id(frame)
+        if self.peer.role == "emitter":
+            self.refuse(Refusal("unauthorized", "an emitter connection may not ask for the roster"), id_)
+        else:
+            self.peer.push(frames.text_frame(frames.roster(id_, self.service.relay.roster())))
+
+    def _ping(self, frame: dict[str, object]) -> None:
+        self.peer.push(frames.text_frame(frames.pong(frame.get("t"))))
+
+    def farewell(self) -> bytes:
+        """Return the close frame this side still owes the peer."""
+        if self.protocol.state is OPEN:
+            self.protocol.send_close(self.close_code, self.close_reason or "")
+        return b"".join(self.protocol.data_to_send())
+
+
+def _id(frame: dict[str, object]) -> str | None:
+    id_ = frame.get("id")
+    return id_ if isinstance(id_, str) else None
+
+
+_HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {
+    "subscribe": Socket._subscribe,
+    "unsubscribe": Socket._unsubscribe,
+    "roster": Socket._roster,
+    "ping": Socket._ping,
+}
+"""What a peer can ask for. Every other frame is ignored: it needs no answer, or a later revision knows it."""
+
+
+async def serve(service: Service, wire: Wire, request: Request, rest: bytes, grants: Grants) -> None:
+    """Speak WebSocket on ``wire`` until either side ends it. Raises ``ProtocolError`` if the handshake fails."""
+    protocol, accepted = handshake(request, service.limits.max_body_bytes)
+    await wire.send_all(accepted)
+    async with trio.open_nursery() as nursery:
+        socket = Socket(service, wire, nursery, protocol)
+        socket.peer.grants = grants
+        try:
+            await socket.run(rest)
+            await socket.end(socket.farewell())
+        except BrokenWire:
+            pass
+        finally:
+            socket.detach()
+            nursery.cancel_scope.cancel()
+            peer = socket.peer
+            service.log.info(
+                "connection closed",
+                connection=peer.id,
+                binding="websocket",
+                remote=peer.name,
+                reason=socket.close_reason or "peer",
+                received=peer.received_events,
+                delivered=peer.delivered_events,
+                dropped=peer.outbox.dropped_events,
+            )

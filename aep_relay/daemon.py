@@ -1,0 +1,178 @@
+"""The composition root: build the relay, start it, drain it, stop it.
+
+Shutdown goes inward: accepting stops, every stream and socket is told and ended, what is not over within
+``drain_timeout_seconds`` is cancelled. A second signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from aep_relay import __version__
+from aep_relay.bindings import router
+from aep_relay.bindings.auth import Authority
+from aep_relay.bindings.service import Service
+from aep_relay.hub.relay import Relay
+from aep_relay.ops import plane
+from aep_relay.transport import listener
+from aep_relay.transport.deadlines import Deadlines
+from aep_relay.transport.response import refusal
+from aep_relay.protocol.errors import Refusal
+
+if TYPE_CHECKING:
+    import socket
+
+    from aep_relay.config import Config
+    from aep_relay.transport.wire import Wire
+
+DRAIN_SPREAD_SECONDS = 2.0
+"""Over so long, at most, the ends of many connections are spread, so that their peers don't all return at once."""
+
+SPREAD_SECONDS_EACH = 0.002
+
+_TURNED_AWAY = refusal(Refusal("limit-exceeded", "this relay has as many connections as it takes"))
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+async def serve(
+    config: Config, *, task_status: trio.TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED
+) -> int:
+    """Run the relay until SIGINT or SIGTERM; return the process's exit code.
+
+    ``task_status`` gets the addresses of the data port once it listens. Raises ``OSError`` when it cannot listen.
+    """
+    limit = raise_descriptor_limit()
+    listeners = await _open(config)
+    relay = Relay(config.limits)
+    service = Service(config, relay, Authority(config.auth), Deadlines())
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as background:
+            background.start_soon(service.deadlines.run)
+            background.start_soon(service.flush_left_over)
+            background.start_soon(_abort_stalled, service)
+            background.start_soon(plane.run, service)
+            async with trio.open_nursery() as connections:
+                async with trio.open_nursery() as accepting:
+                    await accepting.start(_accept, service, listeners, connections)
+                    addresses = [sock.getsockname() for sock in listeners]
+                    log.info(
+                        "listening",
+                        version=__version__,
+                        addresses=[_text(address) for address in addresses],
+                        token=not service.authority.open,
+                        descriptors=limit,
+                    )
+                    task_status.started(addresses)
+                    async for number in signals:
+                        log.info("draining", signal=signal.Signals(number).name)
+                        break
+                    background.start_soon(_force, signals)
+                    service.draining = True
+                    accepting.cancel_scope.cancel()
+                connections.cancel_scope.deadline = trio.current_time() + config.limits.drain_timeout_seconds
+                await drain(service)
+            background.cancel_scope.cancel()
+    log.info("stopped")
+    return 0
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the limit on open descriptors as far as it goes; return it. Each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft == resource.RLIM_INFINITY:
+        hard = 1_048_576
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        except (OSError, ValueError):
+            return soft
+    return max(soft, hard)
+
+
+async def _open(config: Config) -> list[socket.socket]:
+    listen = config.listen
+    listeners: list[socket.socket] = []
+    try:
+        if listen.host is not None:
+            listeners += await listener.open_tcp(listen.host, listen.port)
+        if listen.unix is not None:
+            listeners.append(listener.open_unix(listen.unix, listen.unix_mode))
+    except OSError:
+        for sock in listeners:
+            sock.close()
+        raise
+    return listeners
+
+
+async def _accept(
+    service: Service,
+    listeners: list[socket.socket],
+    connections: trio.Nursery,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    def crashed(wire: Wire, error: Exception) -> None:
+        log.error("connection failed", remote=wire.peer_name, exc_info=error)
+
+    def overloaded(error: OSError) -> None:
+        log.error("cannot accept connections", error=error.strerror)
+
+    def turn_away(wire: Wire) -> bytes | None:
+        if service.open_connections < service.limits.max_connections:
+            return None
+        service.relay.stats.refused("max_connections")
+        return _TURNED_AWAY
+
+    async def handle(wire: Wire) -> None:
+        await router.serve(service, wire)
+
+    await listener.serve(
+        listeners,
+        handle,
+        connections=connections,
+        crashed=crashed,
+        overloaded=overloaded,
+        turn_away=turn_away,
+        task_status=task_status,
+    )
+
+
+async def _abort_stalled(service: Service) -> None:
+    while True:
+        await trio.sleep(min(5.0, service.limits.stalled_timeout_seconds / 4))
+        service.relay.abort_stalled(trio.current_time())
+
+
+async def _force(signals: AsyncIterator[int]) -> None:
+    """End the process at once on the next signal, with the exit code that names it."""
+    async for number in signals:
+        os._exit(128 + number)
+
+
+async def drain(service: Service) -> None:
+    """End every connection on purpose, each with its farewell (AEP-0003 §3.5.4), spread by jitter."""
+    relay = service.relay
+    await service.flush()
+    service.end_idle()
+    peers = list(relay.peers.values())
+    random.shuffle(peers)
+    spread = min(DRAIN_SPREAD_SECONDS, service.limits.drain_timeout_seconds / 2, len(peers) * SPREAD_SECONDS_EACH)
+    for count, peer in enumerate(peers):
+        relay.close(peer, "shutdown", 1001)
+        await trio.sleep(spread / len(peers) * 2 * random.random() if count % 8 == 0 else 0)  # noqa: S311
+
+
+def _text(address: object) -> str:
+    if isinstance(address, tuple):
+        host, port = address[0], address[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"unix:{os.fsdecode(address)}" if isinstance(address, str | bytes) else str(address)

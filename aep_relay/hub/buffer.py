@@ -1,0 +1,293 @@
+"""One session's replay buffer: its held Events in order of position.
+
+Owns the order, the dedupe on ``(source, id)`` and the exact record of what was evicted.
+
+Invariants:
+
+* Items are sorted by key. An Event with a position has that position as its key; a *rider* (an Event of a foreign
+  emitter, which holds no position) has the key of the entry it arrived after, stands behind it and is evicted with it.
+* ``lost`` is the highest position that was evicted, and whether riders of that very position went with it, so that
+  exhaustion is a comparison and never a guess (AEP-0003 §5, §7).
+* An Event at or below ``lost`` is never admitted again: the buffer could not say truthfully what it holds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from aep_relay.protocol.event import Event
+    from aep_relay.protocol.position import Position
+
+START: Position = (-1, -1)
+"""The key of riders in a session that had no entry yet: before every position."""
+
+ITEM_OVERHEAD_BYTES = 512
+"""Charged for each held Event on top of its bytes: the objects that describe it."""
+
+
+class Lost(NamedTuple):
+    """What a buffer no longer holds."""
+
+    position: Position
+    """Highest evicted position."""
+    riders: bool
+    """Whether riders of that position are gone as well."""
+
+    def after(self, position: Position) -> bool:
+        """Say whether something after ``position`` is gone."""
+        return position < self.position or (self.riders and position == self.position)
+
+
+class Cursor:
+    """A place in a buffer that survives insertion and eviction around it.
+
+    ``key`` and ``last`` name the item read last; ``after`` is set until the first item was read and holds the
+    requested position, whose own entries are skipped while its riders are not.
+    """
+
+    __slots__ = ("after", "key", "last", "until")
+
+    def __init__(
+        self, key: Position, *, after: Position | None = None, until: Position | None = None
+    ) -> None:
+        self.key = key
+        self.last: Event | None = None
+        self.after = after
+        self.until = until
+
+    def ahead(self, key: Position, *, rider: bool) -> bool:
+        """Say whether an Event that was just admitted at ``key`` will be read through this cursor."""
+        if self.until is not None and key > self.until:
+            return False
+        if key == self.key and key == self.after:
+            return rider
+        return key >= self.key
+
+
+class SessionBuffer:
+    """The held Events of one session."""
+
+    __slots__ = (
+        "_arrival",
+        "_evicted_last",
+        "_head",
+        "_ids",
+        "_items",
+        "_keys",
+        "lost",
+        "session",
+        "size_bytes",
+    )
+
+    def __init__(self, session: str, lost: Lost | None = None) -> None:
+        self.session = session
+        self.lost = lost
+        self.size_bytes = 0
+        self._keys: list[Position] = []
+        self._items: list[Event] = []
+        self._head = 0
+        self._ids: set[tuple[str, str]] = set()
+        self._arrival = START
+        self._evicted_last: Event | None = None
+
+    def __len__(self) -> int:
+        return len(self._items) - self._head
+
+    def admit(self, event: Event) -> Position | None:
+        """Insert ``event`` and return the key it stands at, or None when it is not admitted.
+
+        Not admitted are an Event whose ``(source, id)`` is held and one at or below the eviction mark.
+        """
+        identity = event.key
+        if identity in self._ids:
+            return None
+        keys = self._keys
+        position = event.position
+        if position is None:
+            position = self._rider_key()
+        elif self.lost is not None and position <= self.lost.position:
+            return None
+        else:
+            self._arrival = position
+        if not keys or position >= keys[-1]:
+            keys.append(position)
+            self._items.append(event)
+        else:
+            at = bisect_right(keys, position, self._head)
+            keys.insert(at, position)
+            self._items.insert(at, event)
+        self._ids.add(identity)
+        self.size_bytes += len(event.raw) + ITEM_OVERHEAD_BYTES
+        return position
+
+    def _rider_key(self) -> Position:
+        if len(self._items) == self._head:
+            return START
+        if self._arrival < self._keys[self._head]:
+            # The entry it arrived after is gone: behind the newest one nobody who resumes can miss it.
+            return self._keys[-1]
+        return self._arrival
+
+    def evict_oldest(self) -> int:
+        """Evict the oldest entry with its riders and return how many Events went.
+
+        When one entry is all that is left, its riders go one at a time, oldest first, before it does.
+        """
+        keys, items, head = self._keys, self._items, self._head
+        first = items[head]
+        if first.position is None:
+            self._forget(head, head + 1)
+            if self.lost is None:
+                self.lost = Lost(START, riders=True)
+            return 1
+        end = head + 1
+        while end < len(items) and items[end].position is None:
+            end += 1
+        if end == len(items) and end > head + 1:
+            self._forget(head + 1, head + 2)
+            self.lost = Lost(keys[head], riders=True)
+            return 1
+        position = keys[head]
+        riders = end > head + 1 or (self.lost is not None and self.lost == (position, True))
+        self._forget(head, end)
+        self.lost = Lost(position, riders)
+        return end - head
+
+    def _forget(self, start: int, end: int) -> None:
+        items = self._items
+        for event in items[start:end]:
+            self._ids.discard(event.key)
+            self.size_bytes -= len(event.raw) + ITEM_OVERHEAD_BYTES
+        self._evicted_last = items[end - 1]
+        if start != self._head:
+            del items[start:end]
+            del self._keys[start:end]
+            return
+        if end == len(items):
+            items.clear()
+            self._keys.clear()
+            self._head = 0
+            return
+        # The front moves by an index, with the list cut now and then: constant cost for each eviction.
+        placeholder = items[-1]
+        for index in range(start, end):
+            items[index] = placeholder
+        self._head = end
+        if end >= 64 and end * 2 >= len(items):
+            del items[:end]
+            del self._keys[:end]
+            self._head = 0
+
+    def exhausted(self, position: Position) -> bool:
+        """Say whether something after ``position`` was evicted (AEP-0003 §5)."""
+        return self.lost is not None and self.lost.after(position)
+
+    def earliest(self) -> Position:
+        """Return the earliest held position; without one, the position after the highest evicted one."""
+        for index in range(self._head, len(self._items)):
+            if self._items[index].position is not None:
+                return self._keys[index]
+        return after_lost(self.lost)
+
+    def tail(self) -> Position:
+        """Return the key of the last item, ``START`` when nothing is held."""
+        return self._keys[-1] if len(self) else START
+
+    def cursor_after(self, position: Position) -> Cursor:
+        """Return a cursor that reads what follows ``position``, riders of ``position`` included."""
+        return Cursor(position, after=position)
+
+    def cursor_at_start(self) -> Cursor:
+        """Return a cursor that reads from the earliest held Event, whichever that is when it first reads."""
+        return Cursor(START)
+
+    def cursor_past_lost(self) -> Cursor:
+        """Return a cursor at the earliest held Event that notices when eviction overtakes it from now on."""
+        if self.lost is None:
+            return Cursor(START)
+        cursor = Cursor(self.lost.position)
+        cursor.last = self._evicted_last
+        return cursor
+
+    def cursor_before(self, event: Event, key: Position) -> Cursor:
+        """Return a cursor whose next item is ``event``, which was just admitted at ``key``."""
+        at = self._find(event, key)
+        if at <= self._head:
+            return self.cursor_past_lost()
+        cursor = Cursor(self._keys[at - 1])
+        cursor.last = self._items[at - 1]
+        return cursor
+
+    def overtaken(self, cursor: Cursor) -> bool:
+        """Say whether something that ``cursor`` has yet to read was evicted."""
+        lost = self.lost
+        if lost is None:
+            return False
+        if cursor.last is None:
+            return cursor.after is not None and lost.after(cursor.after)
+        if cursor.key != lost.position:
+            return cursor.key < lost.position
+        held = self._find(cursor.last, cursor.key) >= 0
+        return not held and cursor.last is not self._evicted_last
+
+    def _find(self, event: Event, key: Position) -> int:
+        keys, items = self._keys, self._items
+        index = bisect_left(keys, key, self._head)
+        while index < len(keys) and keys[index] == key:
+            if items[index] is event:
+                return index
+            index += 1
+        return -1
+
+    def read(self, cursor: Cursor, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
+        """Read on from ``cursor`` and advance it; return the Events and whether the end was reached.
+
+        At least one Event is read when there is one, so that a large one cannot stop a replay.
+        """
+        start = self._index(cursor)
+        stop = len(self._items)
+        if cursor.until is not None:
+            stop = bisect_right(self._keys, cursor.until, self._head)
+        end = min(stop, start + max_events)
+        if start >= end:
+            return [], True
+        events = self._items[start:end]
+        size = 0
+        for count, event in enumerate(events, 1):
+            size += len(event.raw)
+            if size >= max_bytes:
+                del events[count:]
+                break
+        end = start + len(events)
+        after = cursor.after
+        cursor.key = self._keys[end - 1]
+        cursor.last = self._items[end - 1]
+        if after is not None:
+            events = [event for event in events if event.position != after]
+            # While riders of the requested position may still come, its own entries stay skipped.
+            if cursor.key != after:
+                cursor.after = None
+        return events, end >= stop
+
+    def _index(self, cursor: Cursor) -> int:
+        if cursor.last is not None:
+            found = self._find(cursor.last, cursor.key)
+            if found >= 0:
+                return found + 1
+        return bisect_left(self._keys, cursor.key, self._head)
+
+    def below(self, position: Position) -> list[Event]:
+        """Return the held entries below ``position``, highest first, at most 1,000 of them."""
+        end = bisect_left(self._keys, position, self._head)
+        start = max(self._head, end - 1000)
+        return [event for event in reversed(self._items[start:end]) if event.position is not None]
+
+
+def after_lost(lost: Lost | None) -> Position:
+    """Return the earliest position that may still come for a session of which nothing is held."""
+    if lost is None or lost.position == START:
+        return (0, 0)
+    epoch, seq = lost.position
+    return (epoch, seq + 1)

@@ -1,0 +1,113 @@
+"""Catching up: the next slice of a connection's replays, read from the buffers when its socket has drained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aep_relay.hub.outbox import Batch, Mark
+from aep_relay.hub.replay import overtaken
+from aep_relay.protocol import frames, sse
+from aep_relay.protocol.framing import Framing
+
+if TYPE_CHECKING:
+    from aep_relay.hub.buffer import Cursor
+    from aep_relay.hub.fanout import FanOut
+    from aep_relay.hub.peer import Peer
+    from aep_relay.hub.stats import Stats
+    from aep_relay.hub.store import Store
+    from aep_relay.hub.subscriptions import Subscription
+    from aep_relay.protocol.event import Event
+    from aep_relay.protocol.position import Position
+
+SLICE_EVENTS = 256
+SLICE_BYTES = 128 * 1024
+"""A slice of replay ends at whichever comes first: the loop is held for less than a millisecond or two."""
+
+
+class CatchUp:
+    """Reads replays forward."""
+
+    __slots__ = ("_fanout", "_stats", "_store")
+
+    def __init__(self, store: Store, stats: Stats, fanout: FanOut) -> None:
+        self._store = store
+        self._stats = stats
+        self._fanout = fanout
+
+    def advance(self, peer: Peer) -> None:
+        """Send the next slice of ``peer``'s first replay that is behind; at its end the replay turns live."""
+        for subscription in peer.subscriptions.values():
+            replay = subscription.replay
+            if replay is None:
+                continue
+            budget = SLICE_EVENTS
+            batch = Batch(subscription)
+            while replay.behind and budget > 0 and batch.size_bytes < SLICE_BYTES and peer.closing is None:
+                session, cursor = next(iter(replay.behind.items()))
+                if overtaken(self._store, session, cursor):
+                    self._hand(peer, batch)
+                    batch = Batch(subscription)
+                    self._exhausted(peer, subscription, session)
+                budget -= self._read(peer, subscription, session, cursor, batch, budget)
+            self._hand(peer, batch)
+            if not replay.behind:
+                self._caught_up(peer, subscription)
+            return
+
+    def _read(
+        self, peer: Peer, subscription: Subscription, session: str, cursor: Cursor, batch: Batch, budget: int
+    ) -> int:
+        """Read on in one session; return how much of the budget that took."""
+        replay = subscription.replay
+        buffer = self._store.get(session)
+        events: list[Event] = []
+        at_end = True
+        if buffer is not None:
+            events, at_end = buffer.read(cursor, budget, SLICE_BYTES - batch.size_bytes)
+        ceiling, framing, filter_ = subscription.ceiling, peer.framing, subscription.filter
+        position: Position | None = None
+        key = (subscription, session)
+        for event in events:
+            if filter_.matches(event):
+                frame = self._fanout.frame(event, ceiling, framing)
+                batch.frames.append(frame)
+                batch.marks.append(Mark(session, event.position, False, 0))
+                batch.size_bytes += len(frame)
+                position = event.position or position
+        if framing is Framing.WEBSOCKET and position is not None:
+            if key not in batch.before:
+                base = subscription.base.get(session)
+                batch.before[key] = None if base is None else ((0, base),)
+            subscription.base[session] = position
+        if at_end and replay is not None:
+            del replay.behind[session]
+        return max(1, len(events))
+
+    def _hand(self, peer: Peer, batch: Batch) -> None:
+        if batch.frames:
+            self._stats.replayed_events += len(batch.frames)
+            if peer.cohort is not None:
+                peer.cohort.settle(peer)
+            peer.take(batch)
+
+    def _exhausted(self, peer: Peer, subscription: Subscription, session: str) -> None:
+        self._stats.exhausted_replays += 1
+        position = self._store.earliest(session)
+        if peer.framing is Framing.WEBSOCKET:
+            peer.push(frames.text_frame(frames.replay_exhausted(subscription.id, session, position)))
+        elif peer.framing in (Framing.SSE, Framing.SSE_UNCHUNKED):
+            peer.push(self._comment(peer.framing, sse.replay_exhausted(session, position)))
+
+    @staticmethod
+    def _comment(framing: Framing, comment: bytes) -> bytes:
+        return sse.chunk(comment) if framing is Framing.SSE else comment
+
+    def _caught_up(self, peer: Peer, subscription: Subscription) -> None:
+        replay, subscription.replay = subscription.replay, None
+        if replay is not None and replay.ends:
+            if peer.framing in (Framing.SSE, Framing.SSE_UNCHUNKED):
+                peer.push(self._comment(peer.framing, sse.REPLAY_COMPLETE))
+            if peer.closing is None:
+                peer.closing = "replay-complete"
+                peer.sink.close("replay-complete", 1000)
+        self._fanout.place(peer)

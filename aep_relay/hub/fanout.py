@@ -1,0 +1,271 @@
+"""The fan-out engine: from one Event to the sockets of all that want it.
+
+``publish`` finds the groups that match and adds the Event, framed once for each (ceiling, framing), to their cohorts'
+open batches. ``flush`` hands the batches to the sockets: one joined run of bytes and one non-blocking send for each
+connection, in slices, so that its caller can let other tasks run in between. Nothing here awaits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aep_relay.hub.cohort import Cohort
+from aep_relay.hub.outbox import Mark
+from aep_relay.hub.positions import extend
+from aep_relay.hub.subscriptions import Index
+from aep_relay.protocol.capture import downlevel
+from aep_relay.protocol.framing import Framing, encode
+from aep_relay.protocol.registry import SEVERITY_RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from aep_relay.hub.limits import Limits
+    from aep_relay.hub.peer import Peer
+    from aep_relay.hub.stats import Stats
+    from aep_relay.hub.store import Store
+    from aep_relay.hub.subscriptions import Group
+    from aep_relay.protocol.event import Event
+    from aep_relay.protocol.position import Position
+
+BATCH_BYTES = 256 * 1024
+"""A batch is sealed at this size, or at a quarter of the soft limit if that is less."""
+
+SLICE_COST_BYTES = 8 * 1024 * 1024
+"""A slice of a flush ends when its sends, each with ``SEND_COST_BYTES`` added, amount to this: some milliseconds."""
+
+SEND_COST_BYTES = 40 * 1024
+"""What a send costs however little it carries, in bytes copied."""
+
+BACKLOG_COST_BYTES = 16 * 1024 * 1024
+"""When flushing what was published would cost this much, ingestion has to flush before it goes on."""
+
+NOTICE = SEVERITY_RANK["notice"]
+
+_TRACKED = (Framing.WEBSOCKET,)
+"""The framings on which a connection ends with its delivered positions."""
+
+
+class FanOut:
+    """Index, cohorts and the flush in progress."""
+
+    __slots__ = (
+        "_batch_bytes",
+        "_cohorts",
+        "_dirty",
+        "_framed",
+        "_pass",
+        "_redact",
+        "_stats",
+        "_store",
+        "backlog_bytes",
+        "index",
+        "limits",
+        "stamp",
+    )
+
+    def __init__(self, limits: Limits, store: Store, stats: Stats, redact: Callable[[str], str] | None = None) -> None:
+        self.limits = limits
+        self.index = Index()
+        self.stamp = 0
+        """Rises by one with every published Event."""
+        self.backlog_bytes = 0
+        """What a flush of everything published would cost, roughly."""
+        self._store = store
+        self._stats = stats
+        self._redact = redact
+        self._batch_bytes = max(1, min(BATCH_BYTES, limits.soft_limit_bytes // 4))
+        self._cohorts: dict[tuple[Framing, frozenset[Group]], Cohort] = {}
+        self._dirty: deque[Cohort] = deque()
+        self._pass: Iterator[None] | None = None
+        self._framed: dict[tuple[int | None, Framing], bytes] = {}
+
+    def publish(self, event: Event, key: Position | None) -> None:
+        """Queue ``event``, admitted at ``key`` if at all, for every consumer whose filter it matches."""
+        stamp = self.stamp = self.stamp + 1
+        groups = self.index.matching(event)
+        if not groups:
+            return
+        position = event.position
+        mark = Mark(event.session, position, event.severity < NOTICE, stamp)
+        framed = self._framed
+        framed.clear()
+        mixed: dict[Cohort, list[Group]] | None = None
+        for group in groups:
+            for framing, cohort in group.plain.items():
+                frame = framed.get((group.ceiling, framing))
+                if frame is None:
+                    frame = self._frame(event, group.ceiling, framing)
+                cohort.push(frame, mark)
+                self.backlog_bytes += len(frame) * len(cohort.members)
+            if group.mixed:
+                if mixed is None:
+                    mixed = {}
+                for cohort in group.mixed:
+                    mixed.setdefault(cohort, []).append(group)
+        if mixed is not None:
+            self._publish_mixed(event, key, mark, mixed)
+        if position is not None:
+            session = event.session
+            for group in groups:
+                if group.tracked:
+                    self._track(group, session, stamp, position)  # type: ignore[arg-type]  # a position has a session
+
+    def _frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
+        raw = event.raw
+        if ceiling is not None and ceiling < event.capture:
+            variants = event.variants
+            if variants is None or ceiling not in variants:
+                self._stats.downleveled_events += 1
+            raw = downlevel(event, ceiling, self._redact)
+        frame = self._framed[(ceiling, framing)] = encode(framing, event, raw)
+        return frame
+
+    def frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
+        """Return ``event`` at ``ceiling``, framed, outside of ``publish``."""
+        self._framed.clear()
+        return self._frame(event, ceiling, framing)
+
+    def _publish_mixed(
+        self, event: Event, key: Position | None, mark: Mark, mixed: dict[Cohort, list[Group]]
+    ) -> None:
+        for cohort, groups in mixed.items():
+            serving = groups
+            if cohort.solo is not None:
+                serving = self._serving(cohort.solo, event, key, groups)
+                if not serving:
+                    continue
+            ceilings = [group.ceiling for group in serving]
+            # The richest ceiling wins: the consumer asked for it. None is richer than any.
+            ceiling = None if None in ceilings else max(ceilings, key=_rank)
+            frame = self._framed.get((ceiling, cohort.framing))
+            if frame is None:
+                frame = self._frame(event, ceiling, cohort.framing)
+            cohort.push_mixed(frame, mark, tuple(serving))
+            self.backlog_bytes += len(frame) * len(cohort.members)
+
+    def _serving(self, peer: Peer, event: Event, key: Position | None, groups: list[Group]) -> list[Group]:
+        """Return the groups of which ``peer``, who replays, is to get ``event`` live."""
+        crowded = peer.outbox.queued_bytes > peer.outbox.soft_limit_bytes
+        serving: dict[Group, None] = {}
+        for subscription in peer.subscriptions.values():
+            group = subscription.group
+            if group is None or group not in groups:
+                continue
+            replay = subscription.replay
+            if replay is not None:
+                if replay.leaves(event, key):
+                    continue
+                if crowded and key is not None and event.session is not None:
+                    # A replaying consumer is paced, not evicted: what the buffer holds it can read later.
+                    buffer = self._store.get(event.session)
+                    if buffer is not None and event.session not in replay.behind:
+                        replay.behind[event.session] = buffer.cursor_before(event, key)
+                        continue
+            serving[group] = None
+        return list(serving)
+
+    def _track(self, group: Group, session: str, stamp: int, position: Position) -> None:
+        tracks = group.tracks
+        track = tracks.get(session)
+        if track is None:
+            if len(tracks) >= 2 * self.limits.max_sessions:
+                # Of a session that is wholly evicted there is nothing to resume.
+                for name in [name for name in tracks if self._store.get(name) is None]:
+                    del tracks[name]
+            tracks[session] = ((stamp, position),)
+        elif position >= track[0][1]:
+            tracks[session] = ((stamp, position),)
+        else:
+            tracks[session] = extend(track, stamp, position)
+
+    def place(self, peer: Peer) -> None:
+        """Put ``peer`` into the cohort that its subscriptions and replays call for now."""
+        replaying = peer.replaying
+        groups = frozenset(s.group for s in peer.subscriptions.values() if s.group is not None)
+        old = peer.cohort
+        if old is not None:
+            if not replaying and old.solo is None and old.groups == groups:
+                return
+            old.settle(peer)
+            self.remove(peer)
+        if groups and peer.closing is None:
+            cohort = None if replaying else self._cohorts.get((peer.framing, groups))
+            if cohort is None:
+                cohort = self._new_cohort(peer.framing, groups, peer if replaying else None)
+            cohort.join(peer)
+
+    def _new_cohort(self, framing: Framing, groups: frozenset[Group], solo: Peer | None) -> Cohort:
+        cohort = Cohort(
+            framing,
+            groups,
+            batch_bytes=self._batch_bytes,
+            tracked=framing in _TRACKED,
+            dirty=self._dirty.append,
+            solo=solo,
+        )
+        if solo is None:
+            self._cohorts[(framing, groups)] = cohort
+        if solo is None and len(groups) == 1:
+            for group in groups:
+                group.plain[framing] = cohort
+        else:
+            for group in groups:
+                group.mixed[cohort] = None
+        return cohort
+
+    def remove(self, peer: Peer) -> None:
+        """Take ``peer`` out of its cohort, and forget the cohort when it was the last."""
+        cohort = peer.cohort
+        if cohort is None:
+            return
+        cohort.leave(peer)
+        if cohort.members:
+            return
+        if cohort.solo is None:
+            del self._cohorts[(cohort.framing, cohort.groups)]
+        for group in cohort.groups:
+            group.mixed.pop(cohort, None)
+            if group.plain.get(cohort.framing) is cohort:
+                del group.plain[cohort.framing]
+
+    def flush(self) -> bool:
+        """Hand one slice of what was published to the sockets; True when there is more to do."""
+        current = self._pass
+        if current is None:
+            if not self._dirty:
+                return False
+            current = self._pass = self._flush_all()
+        try:
+            next(current)
+        except StopIteration:
+            self._pass = None
+            return bool(self._dirty)
+        return True
+
+    def _flush_all(self) -> Iterator[None]:
+        cost = 0
+        while self._dirty:
+            cohort = self._dirty.popleft()
+            cohort.is_dirty = False
+            cohort.seal()
+            number = cohort.number
+            size = sum(batch.size_bytes for batch in cohort.sealed)
+            members = list(cohort.members)
+            # Forgotten at once: what is published from here on is another flush's.
+            self.backlog_bytes = max(0, self.backlog_bytes - size * len(members))
+            for peer in members:
+                if peer.cohort is cohort and peer.seen != cohort.number:
+                    cohort.hand_over(peer)
+                    cost += size + SEND_COST_BYTES
+                    if cost >= SLICE_COST_BYTES:
+                        yield
+                        cost = 0
+            self._stats.delivered_events += sum(len(batch.frames) for batch in cohort.sealed) * len(members)
+            cohort.retire(number)
+        self.backlog_bytes = 0
+
+
+def _rank(ceiling: int | None) -> int:
+    return -1 if ceiling is None else ceiling

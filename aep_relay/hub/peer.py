@@ -1,0 +1,158 @@
+"""One connection as the hub sees it.
+
+Owns what the relay knows of the connection: role, identity, subscriptions, claims and outbox. The binding supplies a
+``Sink``: the hub decides, the binding moves bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from aep_relay.hub.outbox import BROKEN, Outbox
+
+if TYPE_CHECKING:
+    from aep_relay.hub.cohort import Cohort
+    from aep_relay.hub.outbox import Batch
+    from aep_relay.hub.policy import Grants
+    from aep_relay.hub.subscriptions import Subscription
+    from aep_relay.protocol.framing import Framing
+
+
+class Sink(Protocol):
+    """What a binding does for the hub; every method is synchronous."""
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Hand ``data`` to the socket; return the bytes taken, 0 if it would block, ``BROKEN`` if it is gone."""
+
+    def wake(self) -> None:
+        """See to it that ``Relay.drain_peer`` is called when the socket takes bytes again."""
+
+    def close(self, reason: str, code: int) -> None:
+        """End the connection once the outbox is empty; nothing but the binding's own farewell follows."""
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+
+
+class Owner(Protocol):
+    """What a peer needs of the relay."""
+
+    def overflowed(self, peer: Peer) -> None:
+        """End a connection that exceeded its hard limit."""
+
+    def fell_behind(self, peer: Peer) -> None:
+        """Note that a connection has bytes pending."""
+
+
+class Peer:
+    """A live connection."""
+
+    __slots__ = (
+        "accepts",
+        "agent",
+        "binding",
+        "claims",
+        "closing",
+        "cohort",
+        "control",
+        "delivered_events",
+        "emits",
+        "framing",
+        "grants",
+        "id",
+        "identity",
+        "instance",
+        "name",
+        "outbox",
+        "owner",
+        "progress",
+        "received_events",
+        "role",
+        "seen",
+        "sink",
+        "subscriptions",
+    )
+
+    def __init__(self, id_: int, binding: str, framing: Framing, sink: Sink, owner: Owner, outbox: Outbox) -> None:
+        self.id = id_
+        self.binding = binding
+        self.framing = framing
+        self.sink = sink
+        self.owner = owner
+        self.outbox = outbox
+        self.name = ""
+        """The remote end, for logs and listings."""
+        self.role = "consumer"
+        self.grants: Grants | None = None
+        self.identity: dict[str, object] | None = None
+        """As declared in its hello; None where the binding has none."""
+        self.agent: str | None = None
+        self.instance: object = None
+        self.control: object = None
+        """``capabilities.control`` verbatim, None when it was not declared."""
+        self.emits: object = None
+        self.accepts: frozenset[str] | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        self.claims: set[str] | None = None
+        self.cohort: Cohort | None = None
+        self.seen = 0
+        self.closing: str | None = None
+        """Why it is being ended, None as long as it is not."""
+        self.received_events = 0
+        self.delivered_events = 0
+        self.progress: tuple[int, float] | None = None
+        """Bytes sent and since when no more were taken, while bytes are pending."""
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a subscription of it is still behind."""
+        return any(subscription.replay is not None for subscription in self.subscriptions.values())
+
+    def take(self, batch: Batch) -> bool:
+        """Send ``batch`` or queue it; False when the connection is over."""
+        if self.closing is not None:
+            return False
+        outbox = self.outbox
+        self.delivered_events += len(batch.frames)
+        if outbox.queue is None:
+            sent = self.sink.send(batch.joined())
+            if sent == batch.size_bytes:
+                outbox.sent_bytes += sent
+                return True
+            if sent == BROKEN:
+                self.closing = "gone"
+                return False
+            outbox.sent_bytes += sent
+            outbox.partly_sent(batch, sent)
+            self.owner.fell_behind(self)
+            self.sink.wake()
+            return True
+        if outbox.offer(batch):
+            return True
+        outbox.force(batch)
+        self.owner.overflowed(self)
+        return False
+
+    def push(self, frame: bytes) -> bool:
+        """Send one whole frame of its own behind everything before it; False when the connection is over."""
+        if self.cohort is not None:
+            self.cohort.settle(self)
+        if self.closing is not None:
+            return False
+        outbox = self.outbox
+        if outbox.queue is None:
+            sent = self.sink.send(frame)
+            if sent == BROKEN:
+                self.closing = "gone"
+                return False
+            outbox.sent_bytes += sent
+            if sent == len(frame):
+                return True
+            outbox.partly_sent(frame, sent)
+            self.owner.fell_behind(self)
+            self.sink.wake()
+            return True
+        if outbox.push(frame):
+            return True
+        self.owner.overflowed(self)
+        return False

@@ -1,0 +1,299 @@
+"""The relay: all state, and the only thing that changes it.
+
+Events enter at ``ingest`` from every binding, chained relays included. Invariants:
+
+* Nothing in ``hub`` awaits. ``Relay`` is the only mutator.
+* Admission to the buffers dedupes on ``(source, id)``; live fan-out forwards every delivery as received (AEP-0003 §5).
+* Received bytes are never re-serialised, except by down-leveling; a framing that needs one line removes raw line
+  breaks between tokens.
+* Memory is bounded by bytes as well as by counts: per session, in total, per connection.
+* ``replay-exhausted`` is exact: said if, and only if, something after the requested position is gone.
+* Replay is pulled from the buffers as the socket drains; a session turns live in one synchronous step.
+* Above the soft limit ``debug`` and ``info`` are dropped and counted; above the hard limit the connection ends, with
+  the positions that were handed to its socket (AEP-0003 §8.4). A frame is sent whole or the connection is aborted.
+* One delivery for a connection and live Event, however many of its subscriptions match, at the richest ceiling.
+* A command reaches one target or its sender gets one refusal (AEP-0004).
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from aep_relay.hub import commands, replay
+from aep_relay.hub.catchup import CatchUp
+from aep_relay.hub.claims import Claims
+from aep_relay.hub.delivered import delivered
+from aep_relay.hub.fanout import BACKLOG_COST_BYTES, FanOut
+from aep_relay.hub.outbox import Outbox
+from aep_relay.hub.peer import Peer
+from aep_relay.hub.stats import Stats
+from aep_relay.hub.store import Store
+from aep_relay.hub.subscriptions import Subscription
+from aep_relay.protocol import frames
+from aep_relay.protocol.errors import Refusal
+from aep_relay.protocol.event import Shape
+from aep_relay.protocol.framing import Framing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aep_relay.hub.limits import Limits
+    from aep_relay.hub.peer import Sink
+    from aep_relay.hub.replay import From
+    from aep_relay.protocol.event import Event
+    from aep_relay.protocol.filters import Filter
+
+SLOW_CONSUMER = "slow-consumer"
+
+
+class Relay:
+    """State and rules of one relay; see the module's docstring for its invariants."""
+
+    def __init__(self, limits: Limits, *, redact: Callable[[str], str] | None = None) -> None:
+        self.limits = limits
+        self.instance = secrets.token_hex(8)
+        """Names this run of the relay."""
+        self.stats = Stats()
+        self.store = Store(limits)
+        self.claims = Claims()
+        self.peers: dict[int, Peer] = {}
+        self.fanout = FanOut(limits, self.store, self.stats, redact)
+        self._catchup = CatchUp(self.store, self.stats, self.fanout)
+        self._next_id = 1
+        self._behind: dict[Peer, None] = {}
+
+    # Connections
+
+    def attach(self, binding: str, framing: Framing, sink: Sink) -> Peer:
+        """Take a new connection in and return its peer."""
+        outbox = Outbox(self.limits.soft_limit_bytes, self.limits.hard_limit_bytes)
+        peer = Peer(self._next_id, binding, framing, sink, self, outbox)
+        self._next_id += 1
+        self.peers[peer.id] = peer
+        self.stats.connections_total += 1
+        return peer
+
+    def detach(self, peer: Peer) -> None:
+        """Forget a connection that is over: its subscriptions, its claims and what it was still owed."""
+        self._release(peer)
+        self.stats.dropped_events += peer.outbox.dropped_events
+        peer.outbox.discard()
+        self.peers.pop(peer.id, None)
+        self._behind.pop(peer, None)
+        if peer.closing is None:
+            peer.closing = "gone"
+
+    def close(self, peer: Peer, reason: str, code: int) -> None:
+        """End ``peer`` on purpose: on WebSocket behind a ``closing`` frame with what was delivered (§3.5.4).
+
+        ``code`` is the WebSocket close code. What the socket has not taken is dropped, but for a frame that was begun.
+        """
+        if peer.closing is not None:
+            return
+        peer.closing = reason
+        outbox = peer.outbox
+        if peer.cohort is not None:
+            peer.cohort.seal()
+            for batch in peer.cohort.missing(peer):
+                outbox.force(batch)
+        farewell = b""
+        if peer.framing is Framing.WEBSOCKET:
+            positions = delivered(peer, self.store, self.limits.resume_positions)
+            farewell = frames.text_frame(frames.closing(reason, positions))
+        self._release(peer)
+        self.stats.disconnected(reason)
+        outbox.cut()
+        if farewell:
+            outbox.push(farewell)
+        peer.sink.close(reason, code)
+        peer.sink.wake()
+
+    def _release(self, peer: Peer) -> None:
+        self.fanout.remove(peer)
+        for subscription in peer.subscriptions.values():
+            self._leave_group(peer, subscription)
+        peer.subscriptions.clear()
+        self.claims.release(peer)
+
+    def overflowed(self, peer: Peer) -> None:
+        """End a consumer that exceeded its hard limit; it resumes exactly (AEP-0003 §8.4)."""
+        self.close(peer, SLOW_CONSUMER, 1013)
+
+    def fell_behind(self, peer: Peer) -> None:
+        """Watch a connection whose socket takes no more."""
+        self._behind[peer] = None
+
+    def abort_stalled(self, now_seconds: float) -> None:
+        """Abort connections that took no byte for ``stalled_timeout_seconds`` while bytes were pending."""
+        for peer in list(self._behind):
+            outbox = peer.outbox
+            if not outbox:
+                peer.progress = None
+                del self._behind[peer]
+            elif peer.progress is None or peer.progress[0] != outbox.sent_bytes:
+                peer.progress = (outbox.sent_bytes, now_seconds)
+            elif now_seconds - peer.progress[1] >= self.limits.stalled_timeout_seconds:
+                del self._behind[peer]
+                self.stats.disconnected("stalled")
+                peer.sink.abort("stalled")
+
+    # Events in
+
+    def ingest(self, event: Event, peer: Peer | None = None) -> Refusal | None:
+        """Take ``event`` in, from ``peer`` or from a binding without a connection of its own.
+
+        Returns why it was refused, None when it was accepted. The caller flushes when its input is used up.
+        """
+        shape = event.shape
+        stats = self.stats
+        if shape is Shape.COMMAND:
+            return self._route(event, peer)
+        if peer is not None:
+            if shape is Shape.SESSION and peer.role != "consumer":
+                refusal = self._claim(event, peer)
+                if refusal is not None:
+                    return refusal
+            peer.received_events += 1
+        stats.received_events += 1
+        stats.received_bytes += len(event.raw)
+        key = None
+        if shape is not Shape.AGENT:
+            key = self.store.admit(event)
+            if key is None:
+                stats.redelivered_events += 1
+            else:
+                stats.admitted_events += 1
+        self.fanout.publish(event, key)
+        return None
+
+    def _claim(self, event: Event, peer: Peer) -> Refusal | None:
+        session = event.session
+        if session is None or (peer.claims is not None and session in peer.claims):
+            return None
+        if peer.claims is not None and len(peer.claims) >= self.limits.max_claims:
+            return self._refuse(Refusal("limit-exceeded", f"max_claims: {self.limits.max_claims} sessions claimed"))
+        self.claims.claim(peer, session)
+        return None
+
+    def _refuse(self, refusal: Refusal) -> Refusal:
+        self.stats.refused(refusal.code)
+        return refusal
+
+    def _route(self, event: Event, sender: Peer | None) -> Refusal | None:
+        target = commands.target_of(event, sender, self.claims)
+        if isinstance(target, Refusal):
+            return self._refuse(target)
+        if not target.push(frames.text_frame(event.raw)):
+            return self._refuse(Refusal("no-route", "the claimant of this session has just left"))
+        if sender is not None:
+            sender.received_events += 1
+        self.stats.received_events += 1
+        self.stats.received_bytes += len(event.raw)
+        self.stats.routed_commands += 1
+        key = self.store.admit(event)
+        cohort = target.cohort
+        if cohort is None:
+            self.fanout.publish(event, key)
+            return None
+        # The target has it: the batch that holds the command for its cohort is not for it.
+        cohort.settle(target)
+        self.fanout.publish(event, key)
+        cohort.seal()
+        target.seen = cohort.number
+        return None
+
+    def flush(self) -> bool:
+        """Hand one slice of what was ingested to the sockets; True when there is more to do."""
+        return self.fanout.flush()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether an ingesting task has to flush before it takes more in."""
+        return self.fanout.backlog_bytes >= BACKLOG_COST_BYTES
+
+    # Events out
+
+    def subscribe(
+        self, peer: Peer, id_: str, filter_: Filter, ceiling: int | None, from_: From = None, *, ends: bool = False
+    ) -> Refusal | None:
+        """Give ``peer`` a subscription, in place of one with the same id; return why not, None when it has it.
+
+        With ``ends`` it replays what is held and is over then. The caller announces it before it flushes or drains.
+        """
+        refusal = self._admissible(peer, id_, from_)
+        if refusal is not None:
+            return self._refuse(refusal)
+        if peer.cohort is not None:
+            peer.cohort.settle(peer)
+        self._forget(peer, id_)
+        subscription = Subscription(id_, filter_, ceiling, self.fanout.stamp)
+        peer.subscriptions[id_] = subscription
+        if from_ is not None or ends:
+            subscription.replay, base = replay.plan(self.store, filter_, from_, ends=ends)
+            if peer.framing is Framing.WEBSOCKET:
+                subscription.base = base
+        if not ends:
+            self._join_group(peer, subscription)
+        self.fanout.place(peer)
+        return None
+
+    def _admissible(self, peer: Peer, id_: str, from_: From) -> Refusal | None:
+        limits = self.limits
+        if peer.grants is not None and not peer.grants.consume:
+            return Refusal("unauthorized", "this token may not consume")
+        if id_ not in peer.subscriptions and len(peer.subscriptions) >= limits.max_subscriptions:
+            return Refusal("limit-exceeded", f"max_subscriptions: {limits.max_subscriptions} on one connection")
+        if from_ is not None and from_ != "all" and len(from_) > limits.resume_positions:
+            return Refusal("limit-exceeded", f"max_from_positions: {limits.resume_positions} resume positions")
+        return None
+
+    def _join_group(self, peer: Peer, subscription: Subscription) -> None:
+        group = self.fanout.index.group(subscription.filter, subscription.ceiling)
+        group.count += 1
+        if peer.framing is Framing.WEBSOCKET:
+            group.tracked += 1
+        subscription.group = group
+
+    def _leave_group(self, peer: Peer, subscription: Subscription) -> None:
+        group = subscription.group
+        if group is None:
+            return
+        subscription.group = None
+        group.count -= 1
+        if peer.framing is Framing.WEBSOCKET:
+            group.tracked -= 1
+            if not group.tracked:
+                group.tracks.clear()
+        if not group.count:
+            self.fanout.index.discard(group)
+
+    def _forget(self, peer: Peer, id_: str) -> None:
+        old = peer.subscriptions.pop(id_, None)
+        if old is not None:
+            self._leave_group(peer, old)
+
+    def unsubscribe(self, peer: Peer, id_: str) -> bool:
+        """Take a subscription away; False when there is none of that id."""
+        if id_ not in peer.subscriptions:
+            return False
+        if peer.cohort is not None:
+            peer.cohort.settle(peer)
+            self.fanout.remove(peer)
+        self._forget(peer, id_)
+        self.fanout.place(peer)
+        return True
+
+    def drain_peer(self, peer: Peer) -> bool:
+        """Send ``peer`` what its socket takes now, replay included; True when there is more to send."""
+        outbox = peer.outbox
+        if outbox and not outbox.drain(peer.sink.send):
+            return True
+        if peer.closing is not None or not peer.replaying:
+            return bool(outbox)
+        self._catchup.advance(peer)
+        return bool(outbox) or peer.replaying
+
+    def roster(self) -> list[dict[str, object]]:
+        """Return one entry for each live claim (AEP-0003 §4.1)."""
+        return self.claims.roster()

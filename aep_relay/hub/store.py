@@ -1,0 +1,130 @@
+"""All replay buffers, their common bounds, and the memory of sessions that are wholly gone.
+
+Invariants: the sum over all buffers stays within ``max_buffer_bytes`` and ``max_sessions``; a session stays within
+``buffer_events`` and ``max_session_bytes``; what exceeds the common bounds is taken from the session that was written
+longest ago. AEP-0003 §5.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from aep_relay.hub.buffer import Lost, SessionBuffer, after_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aep_relay.hub.limits import Limits
+    from aep_relay.protocol.event import Event
+    from aep_relay.protocol.position import Position
+
+
+class Store:
+    """The replay buffers by session name, in the order in which they were last written."""
+
+    __slots__ = ("_gone", "_last", "_sessions", "evicted_events", "events", "limits", "size_bytes")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.size_bytes = 0
+        self.events = 0
+        self.evicted_events = 0
+        self._sessions: OrderedDict[str, SessionBuffer] = OrderedDict()
+        self._gone: OrderedDict[str, Lost] = OrderedDict()
+        self._last: SessionBuffer | None = None
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sessions)
+
+    def get(self, session: str) -> SessionBuffer | None:
+        """Return the buffer of ``session``, or None when nothing of it is held."""
+        return self._sessions.get(session)
+
+    def admit(self, event: Event) -> Position | None:
+        """Hold ``event`` for replay and return its key in its session's buffer, or None when it is not admitted."""
+        session = event.session
+        if session is None:
+            return None
+        buffer = self._last
+        if buffer is None or buffer.session != session:
+            buffer = self._sessions.get(session)
+            if buffer is None:
+                buffer = SessionBuffer(session, self._gone.get(session))
+        before = buffer.size_bytes
+        key = buffer.admit(event)
+        if key is None:
+            return None
+        if buffer is not self._last:
+            self._written(buffer)
+        self.size_bytes += buffer.size_bytes - before
+        self.events += 1
+        if (
+            len(buffer) > self.limits.buffer_events
+            or buffer.size_bytes > self.limits.max_session_bytes
+            or self.size_bytes > self.limits.max_buffer_bytes
+        ):
+            self._enforce(buffer)
+        return key
+
+    def _written(self, buffer: SessionBuffer) -> None:
+        self._last = buffer
+        session = buffer.session
+        if session in self._sessions:
+            self._sessions.move_to_end(session)
+            return
+        self._gone.pop(session, None)
+        self._sessions[session] = buffer
+        while len(self._sessions) > self.limits.max_sessions:
+            oldest = next(iter(self._sessions.values()))
+            while len(oldest):
+                self._evict(oldest)
+            self._drop(oldest)
+
+    def _enforce(self, buffer: SessionBuffer) -> None:
+        limits = self.limits
+        while len(buffer) > limits.buffer_events or buffer.size_bytes > limits.max_session_bytes:
+            self._evict(buffer)
+        if not len(buffer):
+            self._drop(buffer)
+        while self.size_bytes > limits.max_buffer_bytes and self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            self._evict(oldest)
+            if not len(oldest):
+                self._drop(oldest)
+
+    def _evict(self, buffer: SessionBuffer) -> None:
+        before = buffer.size_bytes
+        count = buffer.evict_oldest()
+        self.size_bytes -= before - buffer.size_bytes
+        self.events -= count
+        self.evicted_events += count
+
+    def _drop(self, buffer: SessionBuffer) -> None:
+        session = buffer.session
+        if buffer is self._last:
+            self._last = None
+        del self._sessions[session]
+        if buffer.lost is not None:
+            self._gone[session] = buffer.lost
+            self._gone.move_to_end(session)
+            if len(self._gone) > self.limits.max_evicted_sessions:
+                self._gone.popitem(last=False)
+
+    def lost(self, session: str) -> Lost | None:
+        """Return what is gone of ``session``, None when nothing is."""
+        buffer = self._sessions.get(session)
+        return self._gone.get(session) if buffer is None else buffer.lost
+
+    def exhausted(self, session: str, position: Position) -> bool:
+        """Say whether something of ``session`` after ``position`` is gone (AEP-0003 §5)."""
+        lost = self.lost(session)
+        return lost is not None and lost.after(position)
+
+    def earliest(self, session: str) -> Position:
+        """Return the earliest held position of ``session``, or the one after its highest evicted position."""
+        buffer = self._sessions.get(session)
+        return after_lost(self._gone.get(session)) if buffer is None else buffer.earliest()
