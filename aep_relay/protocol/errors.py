@@ -86,6 +86,12 @@ class InvalidFilter(ProtocolError):
     code = "invalid-filter"
 
 
+class FilterTooLarge(InvalidFilter):
+    """A filter beyond what the relay evaluates; the detail names the limit (AEP-0003 §6.5)."""
+
+    code = "limit-exceeded"
+
+
 class InvalidParameter(ProtocolError):
     """A malformed request parameter, named by ``parameter`` (AEP-0003 §3.3)."""
 

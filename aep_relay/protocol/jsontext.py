@@ -27,6 +27,7 @@ MAX_INTEGER_DIGITS: Final = 400
 """Enough for every integer that fits an IEEE double. Longer ones are refused: ``1e999999999`` is eleven
 bytes."""
 
+_EXACT_IN_FLOAT = 2**53
 _MAX_EXPONENT_DIGITS = 9
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?")
 _OPENING = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
@@ -61,6 +62,19 @@ def integer(token: str) -> int | None:
     if len(significant) + scale > MAX_INTEGER_DIGITS:
         raise JsonError("integer too large")
     return int(sign + significant + "0" * scale)
+
+
+def exact_integer(value: object) -> int | None:
+    """Return the integer that the decoded JSON number ``value`` is, or ``None`` if it is none.
+
+    For values from a reader that makes floats of integers spelled ``1.0`` or ``1e2``. Where a float may
+    have been rounded it is no integer, and a boolean never is.
+    """
+    if isinstance(value, int):
+        return None if isinstance(value, bool) else value
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_IN_FLOAT:
+        return int(value)
+    return None
 
 
 def check_nesting(raw: bytes) -> None:

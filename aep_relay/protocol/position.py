@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from aep_relay.protocol.errors import InvalidFilter, InvalidParameter
-from aep_relay.protocol.jsontext import JsonError, loads
+from aep_relay.protocol.jsontext import JsonError, exact_integer, loads
 
 Position = tuple[int, int]
 """``(epoch, seq)``, ordered lexicographically."""
@@ -24,7 +24,6 @@ MAX_FROM_CHARS: Final = 1 << 20
 
 _ALL: Final = "all"
 _UNSIGNED = re.compile(r"[0-9]{1,19}")
-_EXACT_IN_FLOAT = 2**53
 _BREAKS_SSE = re.compile("[\0\r\n]")
 
 
@@ -104,9 +103,7 @@ def _point(item: object, index: int) -> ResumePoint:
 
 
 def _count(value: object, name: str, index: int) -> int:
-    # A float is an integer spelled 1.0, from a reader that did not keep it exact: trusted where it must be.
-    exact = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_IN_FLOAT
-    number = int(value) if exact and isinstance(value, float) else value
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_POSITION:
+    number = exact_integer(value)
+    if number is None or not 0 <= number <= MAX_POSITION:
         raise InvalidFilter(f"from: {name} of item {index} is not an integer from 0 to {MAX_POSITION}")
     return number
