@@ -16,6 +16,8 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
+import trio
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -37,14 +39,14 @@ _Address = tuple[socket.AddressFamily, str, tuple[int, int] | tuple[()]]
 """Family, numeric host, and for IPv6 flow information and scope."""
 
 
-def open_tcp(host: str, port: int, *, backlog: int = BACKLOG) -> list[socket.socket]:
+async def open_tcp(host: str, port: int, *, backlog: int = BACKLOG) -> list[socket.socket]:
     """Return listening sockets for every address of ``host``, all on one port.
 
     ``""`` is every address of the machine and ``"localhost"`` both loopback addresses; of the two families
     one may be missing. ``"0.0.0.0"`` and ``"::"`` mean one family only. Port 0 lets the system choose. Raises
     ``OSError`` that names the address.
     """
-    addresses = _addresses(host)
+    addresses = await _addresses(host)
     attempts = _PORT_ATTEMPTS if port == 0 and len(addresses) > 1 else 1
     for attempt in range(1, attempts + 1):
         try:
@@ -96,8 +98,7 @@ def open_inherited(environ: Mapping[str, str]) -> list[socket.socket]:
 
 
 def from_descriptors(descriptors: Sequence[int]) -> list[socket.socket]:
-    """Take over ``descriptors``, which have to be listening stream sockets, TCP or unix. Raises ``OSError``.
-    """
+    """Take ``descriptors`` over, which have to be listening stream sockets, TCP or unix. Raises ``OSError``."""
     listeners: list[socket.socket] = []
     try:
         for descriptor in descriptors:
@@ -139,13 +140,14 @@ class _UnixListener(socket.socket):
         super().close()
 
 
-def _addresses(host: str) -> list[_Address]:
+async def _addresses(host: str) -> list[_Address]:
     host = host.removeprefix("[").removesuffix("]")
     if host in _BOTH_FAMILIES:
         v4, v6 = _BOTH_FAMILIES[host]
         return [(socket.AF_INET, v4, ()), (socket.AF_INET6, v6, (0, 0))]
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # In a thread, unless the host is numeric: asking a name server may take its time.
+        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except ValueError as error:
         raise socket.gaierror(socket.EAI_NONAME, "not the name of a host") from error
     addresses: list[_Address] = []

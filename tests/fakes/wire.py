@@ -19,8 +19,8 @@ _INTERRUPT = object()
 class MemoryWire(Wire):
     """Behaves like a ``Wire`` on a socket whose peer is the test.
 
-    ``capacity_bytes`` is how much more ``send`` takes before it would block; ``feed`` and ``feed_end`` are the
-    peer's doing, and so is ``reset``. ``sent`` is all that was taken, in order.
+    ``capacity_bytes`` is how much more ``send`` takes before it would block. ``feed``, ``feed_end`` and
+    ``reset`` are the peer's doing. ``sent`` is all that was taken, in order.
     """
 
     def __init__(self, chunks: Iterable[bytes] = (), *, capacity_bytes: int | None = None) -> None:

@@ -41,7 +41,7 @@ async def running(
     *,
     wrap: Callable[[socket.socket], socket.socket] = lambda sock: sock,
 ) -> AsyncIterator[Server]:
-    listening = open_tcp("127.0.0.1", 0)
+    listening = await open_tcp("127.0.0.1", 0)
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
             server = Server(listening[0].getsockname(), accepting.cancel_scope, connections)

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import trio
 
 from aep_relay.transport import sockets
 from aep_relay.transport.sockets import from_descriptors, open_inherited, open_tcp, open_unix
@@ -54,22 +55,22 @@ def names(listeners: list[socket.socket], opened: ExitStack) -> list[tuple[str, 
         ("127.0.0.1", ["127.0.0.1"]),
     ],
 )
-def test_addresses_of_a_host_share_a_port(host: str, expected: list[str], opened: ExitStack) -> None:
-    bound = names(open_tcp(host, 0), opened)
+async def test_addresses_of_a_host_share_a_port(host: str, expected: list[str], opened: ExitStack) -> None:
+    bound = names(await open_tcp(host, 0), opened)
     assert [name for name, _ in bound] == expected
     assert len({port for _, port in bound}) == 1
     assert bound[0][1] != 0
 
 
 @needs_ipv6
-def test_the_ipv6_wildcard_leaves_ipv4_alone(opened: ExitStack) -> None:
-    (_, port), *_ = names(open_tcp("::", 0), opened)
+async def test_the_ipv6_wildcard_leaves_ipv4_alone(opened: ExitStack) -> None:
+    (_, port), *_ = names(await open_tcp("::", 0), opened)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_tcp_sockets_accept_and_have_their_options(opened: ExitStack) -> None:
-    listener = opened.enter_context(open_tcp("127.0.0.1", 0)[0])
+async def test_tcp_sockets_accept_and_have_their_options(opened: ExitStack) -> None:
+    listener = opened.enter_context((await open_tcp("127.0.0.1", 0))[0])
     assert not listener.getblocking()
     assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
     with socket.create_connection(listener.getsockname()):
@@ -79,26 +80,26 @@ def test_tcp_sockets_accept_and_have_their_options(opened: ExitStack) -> None:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
-def test_a_port_in_use_is_named(opened: ExitStack) -> None:
-    (_, port), *_ = names(open_tcp("127.0.0.1", 0), opened)
+async def test_a_port_in_use_is_named(opened: ExitStack) -> None:
+    (_, port), *_ = names(await open_tcp("127.0.0.1", 0), opened)
     with pytest.raises(OSError, match=f"127.0.0.1:{port}") as caught:
-        open_tcp("127.0.0.1", port)
+        await open_tcp("127.0.0.1", port)
     assert caught.value.errno == errno.EADDRINUSE
 
 
 @needs_ipv6
-def test_a_port_in_use_in_one_family_leaves_none_open(opened: ExitStack) -> None:
-    (_, port), *_ = names(open_tcp("::1", 0), opened)
+async def test_a_port_in_use_in_one_family_leaves_none_open(opened: ExitStack) -> None:
+    (_, port), *_ = names(await open_tcp("::1", 0), opened)
     with pytest.raises(OSError, match="in use"):
-        open_tcp("localhost", port)
-    names(open_tcp("127.0.0.1", port), opened)
+        await open_tcp("localhost", port)
+    names(await open_tcp("127.0.0.1", port), opened)
 
 
 @needs_ipv6
-def test_a_free_port_is_looked_for_until_both_families_have_it(
+async def test_a_free_port_is_looked_for_until_both_families_have_it(
     opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (_, taken), *_ = names(open_tcp("::1", 0), opened)
+    (_, taken), *_ = names(await open_tcp("::1", 0), opened)
     real = sockets._listen
     first = iter([taken])
 
@@ -106,12 +107,14 @@ def test_a_free_port_is_looked_for_until_both_families_have_it(
         return real(address, next(first, 0) if port == 0 else port, backlog)
 
     monkeypatch.setattr(sockets, "_listen", listen)
-    bound = names(open_tcp("localhost", 0), opened)
+    bound = names(await open_tcp("localhost", 0), opened)
     assert len(bound) == 2
     assert bound[0][1] == bound[1][1] != taken
 
 
-def test_a_family_that_is_missing_is_done_without(opened: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_family_that_is_missing_is_done_without(
+    opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = sockets._listen
 
     def listen(address: sockets._Address, port: int, backlog: int) -> socket.socket:
@@ -120,27 +123,27 @@ def test_a_family_that_is_missing_is_done_without(opened: ExitStack, monkeypatch
         return real(address, port, backlog)
 
     monkeypatch.setattr(sockets, "_listen", listen)
-    assert [name for name, _ in names(open_tcp("localhost", 0), opened)] == ["127.0.0.1"]
+    assert [name for name, _ in names(await open_tcp("localhost", 0), opened)] == ["127.0.0.1"]
     with pytest.raises(OSError, match="no such family"):
-        open_tcp("::1", 0)
+        await open_tcp("::1", 0)
 
 
 @pytest.mark.parametrize(
     "host", ["a" * 70 + ".invalid", "with\0nul", "no such host.invalid", "..", "256.1.1.1"]
 )
-def test_a_host_that_is_none_is_an_os_error(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*args: object, **kwargs: object) -> None:
+async def test_a_host_that_is_none_is_an_os_error(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*args: object, **kwargs: object) -> None:
         str(args[0]).encode("idna")
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
     with pytest.raises(OSError, match="not"):
-        open_tcp(host, 0)
+        await open_tcp(host, 0)
 
 
-def test_a_port_that_is_none_is_an_os_error() -> None:
+async def test_a_port_that_is_none_is_an_os_error() -> None:
     with pytest.raises(OSError, match="70000"):
-        open_tcp("127.0.0.1", 70_000)
+        await open_tcp("127.0.0.1", 70_000)
 
 
 def test_unix_socket_has_its_mode_and_goes_with_its_listener(tmp_path: Path) -> None:
@@ -289,8 +292,8 @@ def duplicates(*originals: socket.socket) -> list[int]:
     return [os.dup(original.fileno()) for original in originals]
 
 
-def test_inherited_descriptors_are_taken_over(opened: ExitStack, tmp_path: Path) -> None:
-    tcp = opened.enter_context(open_tcp("127.0.0.1", 0)[0])
+async def test_inherited_descriptors_are_taken_over(opened: ExitStack, tmp_path: Path) -> None:
+    tcp = opened.enter_context((await open_tcp("127.0.0.1", 0))[0])
     unix = opened.enter_context(open_unix(str(tmp_path / "relay.sock")))
     taken = from_descriptors(duplicates(tcp, unix))
     assert [listener.getsockname() for listener in taken] == [tcp.getsockname(), unix.getsockname()]
@@ -301,8 +304,10 @@ def test_inherited_descriptors_are_taken_over(opened: ExitStack, tmp_path: Path)
     assert (tmp_path / "relay.sock").exists()
 
 
-def test_inherited_descriptors_that_do_not_accept_are_refused(opened: ExitStack, tmp_path: Path) -> None:
-    tcp = opened.enter_context(open_tcp("127.0.0.1", 0)[0])
+async def test_inherited_descriptors_that_do_not_accept_are_refused(
+    opened: ExitStack, tmp_path: Path
+) -> None:
+    tcp = opened.enter_context((await open_tcp("127.0.0.1", 0))[0])
     plain = opened.enter_context(socket.socket())
     datagrams = opened.enter_context(socket.socket(type=socket.SOCK_DGRAM))
     for wrong in (plain, datagrams):
@@ -320,10 +325,10 @@ def test_inherited_descriptors_that_do_not_accept_are_refused(opened: ExitStack,
         os.close(file)
 
 
-def test_inherited_sockets_are_found_in_the_environment(
+async def test_inherited_sockets_are_found_in_the_environment(
     opened: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tcp = opened.enter_context(open_tcp("127.0.0.1", 0)[0])
+    tcp = opened.enter_context((await open_tcp("127.0.0.1", 0))[0])
     (descriptor,) = duplicates(tcp)
     monkeypatch.setattr(sockets, "FIRST_INHERITED_DESCRIPTOR", descriptor)
     environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
