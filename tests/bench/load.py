@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from .process import BenchError
 
-TIMEOUT_SECONDS = 120.0
+STUCK_SECONDS = 20.0
 # More than one Event in its framing, with a heartbeat behind it.
 _TAIL_BYTES = 1024
 _BUFFER = bytearray(4 * 1024 * 1024)
@@ -111,7 +111,7 @@ class Load:
             consumer.goal_bytes = consumer.received_bytes + bytes_each
         supply = iter(requests)
         idle, pending = list(self._emitters.values()), set[Emitter]()
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        moved = time.monotonic()
         while True:
             while idle and (request := next(supply, None)) is not None:
                 emitter = idle.pop()
@@ -119,21 +119,24 @@ class Load:
                 pending.add(emitter)
             if len(idle) == len(self._emitters) and not self._missing:
                 return
-            self._round(idle, pending)
-            if time.monotonic() > deadline:
+            if self._round(idle, pending):
+                moved = time.monotonic()
+            elif time.monotonic() > moved + STUCK_SECONDS:
                 raise BenchError(f"{len(self._missing)} consumers still wait for {mark!r}")
 
-    def _round(self, idle: list[Emitter], pending: set[Emitter]) -> None:
+    def _round(self, idle: list[Emitter], pending: set[Emitter]) -> bool:
         for emitter in list(pending):
             if not emitter.pump():
                 pending.discard(emitter)
         emitters = self._emitters
-        for fd, _ in self._epoll.poll(0.001 if pending else 1.0, self._events_max):
+        ready = self._epoll.poll(0.001 if pending else 1.0, self._events_max)
+        for fd, _ in ready:
             if fd in emitters:
                 if emitters[fd].answered():
                     idle.append(emitters[fd])
             else:
                 self._take(fd)
+        return bool(ready)
 
     def _take(self, fd: int) -> None:
         consumer = self._consumers[fd]

@@ -20,6 +20,8 @@ WEBSOCKET, SSE = "WebSocket", "SSE"
 NATS_REFERENCE_US = 0.75
 _FRAME_BYTES = EVENT_BYTES + 4
 _DELIVERIES_PER_RUN = 400_000
+Filter = dict[str, object]
+
 _REFUSED = (b"HTTP/1.1 4", b"HTTP/1.1 5")
 
 
@@ -32,6 +34,15 @@ def _batch_request(server: Server, batch: list[bytes]) -> bytes:
     if len(batch) == 1:
         return wire.post(server, batch[0], "application/json")
     return wire.post(server, ndjson(batch))
+
+
+def _match_all(_: int) -> Filter:
+    return {}
+
+
+def _match_alone(number: int) -> Filter:
+    """A filter that no other consumer has and that matches every Event of the benchmark."""
+    return {"type": ["tool.completed", f"x.bench.t{number}.done"]}
 
 
 class FanOut:
@@ -51,15 +62,20 @@ class FanOut:
         """Deliveries in one run of an arm."""
         return self._consumers * self._batch_events * self._count
 
-    def relay(self, binding: str, ceiling: str | None = None) -> tuple[Arm, int]:
-        """The relay, delivering over ``binding``, as received or at ``ceiling``."""
+    def relay(
+        self, binding: str, ceiling: str | None = None, filters: Callable[[int], Filter] = _match_all
+    ) -> tuple[Arm, int]:
+        """The relay, delivering over ``binding`` to consumers with ``filters``, at ``ceiling`` if any."""
         server = self._stack.enter_context(daemon.relay(self._core))
-        members: dict[str, object] = {"filter": {}} | ({"capture": ceiling} if ceiling else {})
+        capture = {"capture": ceiling} if ceiling else {}
         if binding == WEBSOCKET:
-            socks = wire.open_sockets(server, self._consumers, lambda _: [members])
+            socks = wire.open_sockets(
+                server, self._consumers, lambda number: [{"filter": filters(number), **capture}]
+            )
         else:
-            parameters = {k: v if isinstance(v, str) else json.dumps(v) for k, v in members.items()}
-            socks = wire.open_streams(server, self._consumers, lambda _: parameters)
+            socks = wire.open_streams(
+                server, self._consumers, lambda number: {"filter": json.dumps(filters(number)), **capture}
+            )
         load = self._stack.enter_context(Load([open_emitter(server)], socks))
         event_bytes = 0 if ceiling else EVENT_BYTES
         return self._arm(server, load, lambda batch: _batch_request(server, batch), event_bytes)
@@ -130,6 +146,7 @@ def fanout(bench: Bench) -> list[Row]:
     with contextlib.ExitStack() as stack:
         fan = FanOut(stack, bench.server_core, 100, BATCH_EVENTS, _count(bench, 100, BATCH_EVENTS))
         arms = {binding: fan.relay(binding) for binding in (WEBSOCKET, SSE)}
+        arms["a filter each"] = fan.relay(WEBSOCKET, filters=_match_alone)
         runs = bench.measure(_with_yardsticks(fan, arms))
     yardstick = _yardstick(runs, limit=1.0, reference=NATS_REFERENCE_US)
     rows = [
@@ -144,15 +161,12 @@ def fanout(bench: Bench) -> list[Row]:
         )
         for binding in (WEBSOCKET, SSE)
     ]
-    loop = Row(
-        "fanout",
-        "bare Python loop, same bytes",
-        "us/delivery",
-        runs["floor"].cpu_us,
-        yardstick=_yardstick(runs),
-        details=runs["floor"].details(),
-    )
-    return [*rows, loop]
+    for name, figure in (("a filter each", "WebSocket, a filter each"), ("floor", "bare Python loop")):
+        value, details = runs[name].cpu_us, runs[name].details()
+        rows.append(
+            Row("fanout", f"the same, {figure}", "us/delivery", value, None, _yardstick(runs), details)
+        )
+    return rows
 
 
 def fanout_1000(bench: Bench) -> list[Row]:
