@@ -1,0 +1,244 @@
+"""The frames of the WebSocket binding: telling them from Events, reading what is asked, writing what is
+answered.
+
+Invariants: a text is an Event if its ``type`` holds a dot or is no string at all, and a frame otherwise; the
+verdict on an Event is that of ``event.decode``; in a frame no member name occurs twice, at any depth. Written
+frames are one line of JSON. AEP-0003 §2, §3.5, §4.1, §6.5.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+import msgspec
+
+from aep_relay.protocol import filters, position
+from aep_relay.protocol.errors import (
+    BadJson,
+    EventTooLarge,
+    InvalidEvent,
+    InvalidFilter,
+    InvalidFrame,
+    ProtocolError,
+)
+from aep_relay.protocol.event import Event, decode
+from aep_relay.protocol.jsontext import WHITESPACE, JsonError, loads, members
+from aep_relay.protocol.registry import CAPTURE_RANK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aep_relay.protocol.filters import Filter
+    from aep_relay.protocol.position import Position, ResumePoint
+
+    Frame = dict[str, object]
+
+MAX_ID_CHARS: Final = 256
+"""The longest ``id`` of a request."""
+
+_SHORT = Struct("!BBH")
+_LONG = Struct("!BBQ")
+_FIN_TEXT: Final = 0x81
+_TINY = [bytes((_FIN_TEXT, size)) for size in range(126)]
+_ID_DETAIL: Final = f"{{}}: id is not a string of 1 to {MAX_ID_CHARS} characters"
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame, no Event, longer than ``max_frame_bytes``. ``request_id`` is its ``id`` if it has a usable
+    one.
+    """
+
+    code = "limit-exceeded"
+
+    def __init__(self, max_frame_bytes: int, request_id: str | None) -> None:
+        super().__init__(f"max_frame_bytes: a frame is at most {max_frame_bytes} bytes")
+        self.request_id = request_id
+
+
+class InvalidRequest(InvalidFilter):
+    """A ``subscribe`` that is refused (AEP-0003 §6.5). ``request_id`` is its ``id`` if it has a usable one."""
+
+    def __init__(self, code: str, detail: str, request_id: str | None) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.request_id = request_id
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What a ``subscribe`` frame asks for."""
+
+    id: str
+    filter: Filter
+    ceiling: int | None
+    """A capture rank; None for "as received"."""
+    from_: list[ResumePoint] | Literal["all"] | None
+
+
+class _Head(msgspec.Struct, gc=False):
+    """What tells a frame from an Event, and whom to answer; of a doubled member the last."""
+
+    type: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_read_head = msgspec.json.Decoder(_Head).decode
+_read_string = msgspec.json.Decoder(str).decode
+_write = msgspec.json.Encoder().encode
+
+
+def parse(text: bytes, max_event_bytes: int, max_frame_bytes: int | None = None) -> Event | Frame:
+    """Return the Event or the frame that ``text`` holds.
+
+    Without ``max_frame_bytes``, frames are as long as Events at most. Raises ``InvalidEvent`` and
+    ``EventTooLarge`` for Events, ``InvalidFrame`` and ``FrameTooLarge`` for frames, ``BadJson`` for what is
+    not a JSON object.
+    """
+    try:
+        return decode(text, max_event_bytes)
+    except InvalidEvent as error:
+        type_, id_ = _head(text, error)
+        if type_ is None or "." in type_:
+            if id_ is not None and isinstance(error, EventTooLarge):
+                # Whose length was seen before its id was.
+                raise EventTooLarge(error.detail, event_id=id_) from None
+            raise
+    limit_bytes = max_event_bytes if max_frame_bytes is None else max_frame_bytes
+    if len(text) > limit_bytes:
+        raise FrameTooLarge(limit_bytes, _usable(id_))
+    try:
+        # An object: its head was read.
+        return cast("Frame", loads(text))
+    except JsonError as error:
+        raise InvalidFrame(str(error)) from None
+
+
+def _head(text: bytes, error: InvalidEvent) -> tuple[str | None, str | None]:
+    """Return ``type`` and ``id`` of a text that is no valid Event, each None if it is no string.
+
+    Raises ``BadJson`` if it is no JSON object, and ``error`` if it can't be told.
+    """
+    try:
+        text.decode()
+        head = _read_head(text)
+        return _string(head.type), _string(head.id)
+    except UnicodeDecodeError as problem:
+        raise BadJson(f"not UTF-8 at byte {problem.start}") from None
+    except RecursionError:
+        raise error from None
+    except msgspec.ValidationError:
+        raise BadJson("not a JSON object") from None
+    except msgspec.DecodeError as problem:
+        if _ESCAPED_SURROGATE.search(text) and text.lstrip(WHITESPACE).startswith(b"{"):
+            # Perhaps JSON all the same: its grammar allows a lone surrogate, msgspec and this protocol don't.
+            return _head_with_surrogates(text)
+        raise BadJson(f"not JSON: {problem}") from None
+
+
+def _head_with_surrogates(text: bytes) -> tuple[str | None, str | None]:
+    try:
+        found = dict(members(text))
+    except JsonError as problem:
+        raise BadJson(str(problem)) from None
+    type_ = found.get("type")
+    return (type_ if isinstance(type_, str) else None), None
+
+
+def _string(spelled: msgspec.Raw | msgspec.UnsetType) -> str | None:
+    if isinstance(spelled, msgspec.UnsetType):
+        return None
+    text = bytes(spelled)
+    return _read_string(text) if text.startswith(b'"') else None
+
+
+def _usable(id_: object) -> str | None:
+    return id_ if isinstance(id_, str) and 0 < len(id_) <= MAX_ID_CHARS else None
+
+
+def parse_request_id(frame: Frame) -> str:
+    """Return the ``id`` of a request (AEP-0003 §4.1, §6.5). Raises ``InvalidFrame``."""
+    id_ = _usable(frame.get("id"))
+    if id_ is None:
+        raise InvalidFrame(_ID_DETAIL.format(frame.get("type")))
+    return id_
+
+
+def parse_subscribe(frame: Frame) -> SubscribeRequest:
+    """Return what a ``subscribe`` frame asks for; without ``filter`` that is every Event.
+
+    Raises ``InvalidRequest``, an ``InvalidFilter`` that knows its ``request_id``, for anything malformed:
+    fail closed (AEP-0003 §6.5).
+    """
+    id_ = _usable(frame.get("id"))
+    if id_ is None:
+        raise InvalidRequest("invalid-filter", _ID_DETAIL.format("subscribe"), None)
+    try:
+        filter_ = filters.parse(frame["filter"]) if "filter" in frame else filters.EMPTY
+        from_ = position.parse_from(frame["from"]) if "from" in frame else None
+        ceiling = _ceiling(frame["capture"]) if "capture" in frame else None
+    except InvalidFilter as error:
+        raise InvalidRequest(error.code, error.detail, id_) from None
+    return SubscribeRequest(id_, filter_, ceiling, from_)
+
+
+def _ceiling(value: object) -> int:
+    if not isinstance(value, str) or value not in CAPTURE_RANK:
+        raise InvalidFilter(f"capture: none of {', '.join(CAPTURE_RANK)}")
+    return CAPTURE_RANK[value]
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Return ``payload`` as one unfragmented, unmasked WebSocket text frame (RFC 6455 §5.2)."""
+    size = len(payload)
+    if size < 126:
+        return _TINY[size] + payload
+    if size < 65_536:
+        return _SHORT.pack(_FIN_TEXT, 126, size) + payload
+    return _LONG.pack(_FIN_TEXT, 127, size) + payload
+
+
+def subscribed(id_: str) -> bytes:
+    """Return the acknowledgement of a subscription."""
+    return _write({"type": "subscribed", "id": id_})
+
+
+def unsubscribed(id_: str) -> bytes:
+    """Return the acknowledgement of an ``unsubscribe``."""
+    return _write({"type": "unsubscribed", "id": id_})
+
+
+def replay_exhausted(subscription_id: str, session: str, earliest: Position) -> bytes:
+    """Return the frame that says what is held of ``session`` begins at ``earliest`` (AEP-0003 §5)."""
+    epoch, seq = earliest
+    return _write(
+        {
+            "type": "replay-exhausted",
+            "sub": subscription_id,
+            "session": session,
+            "earliest": {"epoch": epoch, "seq": seq},
+        }
+    )
+
+
+def closing(reason: str, delivered: Sequence[Mapping[str, object]]) -> bytes:
+    """Return the farewell; ``delivered`` holds ``{sub, session, epoch, seq}`` each (AEP-0003 §3.5.4)."""
+    return _write({"type": "closing", "reason": reason, "delivered": delivered})
+
+
+def ping(t: int) -> bytes:
+    """Return a heartbeat; ``t`` is milliseconds since 1970, and comes back in the ``pong``."""
+    return _write({"type": "ping", "t": t})
+
+
+def pong(t: object) -> bytes:
+    """Return the answer to a ``ping`` with ``t``, any JSON value (AEP-0003 §3.5.5)."""
+    return _write({"type": "pong", "t": t})
+
+
+def roster(id_: str, entries: Sequence[Mapping[str, object]]) -> bytes:
+    """Return the snapshot of live claims that answers the request ``id_`` (AEP-0003 §4.1)."""
+    return _write({"type": "roster", "id": id_, "entries": entries})
