@@ -1,17 +1,17 @@
 """The envelope's JSON: one object to its core attributes and extension attributes, every member accounted
 for.
 
-``read`` runs in three steps, each the exact judge of what the one before could not settle:
+``read`` takes one of two ways, the second the exact judge of what the first could not settle:
 
 1. one msgspec pass into ``Envelope``. Encoding the result again gives text of the received length if, and
    only if, the received text holds nothing else: no doubled or ``null`` member, no extension attribute, no
    whitespace, no escape that was not needed (msgspec spells a string as short as JSON allows). Whitespace
    and extension attributes are settled by the same count, taken of the bytes that are not whitespace and
    with the extension attributes added. Such an envelope is done, its ``data`` checked, not built;
-2. otherwise the members are read one by one, ``data`` still unbuilt, and judged in words fit for a detail;
-3. where their lengths don't add up to the text's, names are read again by a decoder that keeps duplicates.
+2. otherwise the members are read one by one, doubled ones kept apart and ``data`` still unbuilt, and judged
+   in words fit for a detail.
 
-Invariants: the verdict and the values depend on the bytes alone, not on the step that settles them; the
+Invariants: the verdict and the values depend on the bytes alone, not on the way they took; the
 payload is never interpreted. AEP-0001 §5.
 """
 
@@ -98,7 +98,7 @@ def read(raw: bytes) -> tuple[Envelope, Extensions | None]:
 
 
 def _read_quickly(raw: bytes) -> tuple[Envelope, Extensions | None]:
-    """Step 1. Raises ValueError or RecursionError where it cannot settle the matter, or the text is no
+    """The first way. Raises ValueError or RecursionError where it cannot settle the matter, or the text is no
     JSON."""
     if not raw.isascii():
         raw.decode()
@@ -133,23 +133,24 @@ def _extensions(raw: bytes, rest_bytes: int) -> Extensions:
 
 
 def _read_exactly(raw: bytes) -> tuple[Envelope, Extensions | None]:
-    """Steps 2 and 3. Raises :class:`InvalidEvent` saying what is wrong."""
-    found = _members_of(raw)
-    doubled: list[str] = []
+    """The second way. Raises :class:`InvalidEvent` saying what is wrong."""
+    pairs = _members_of(raw)
+    found = dict(pairs)
     try:
-        doubled = _doubled(raw, found)
-        if doubled:
-            raise JsonError(f"{quoted(doubled[0])} occurs twice")
+        if len(found) != len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            raise JsonError(f"{quoted(counts.most_common(1)[0][0])} occurs more than once")
         return _assemble(found)
     except JsonError as error:
-        raise InvalidEvent(str(error), event_id=_own_id(found, doubled)) from None
+        raise InvalidEvent(str(error), event_id=_own_id(pairs)) from None
 
 
-def _members_of(raw: bytes) -> dict[str, bytes]:
-    """Return the members of ``raw`` as they are spelled, of a doubled name the last."""
+def _members_of(raw: bytes) -> list[tuple[str, bytes]]:
+    """Return the members of ``raw`` as they are spelled. Raises :class:`InvalidEvent` if it is no JSON
+    object."""
     try:
         raw.decode()
-        found = _read_members(raw)
+        pairs = members(raw)
         check_nesting(raw)
     except UnicodeDecodeError as error:
         raise InvalidEvent(f"not UTF-8 at byte {error.start}") from None
@@ -162,17 +163,7 @@ def _members_of(raw: bytes) -> dict[str, bytes]:
         raise InvalidEvent(f"not JSON: {error}{hint}") from None
     except JsonError as error:
         raise InvalidEvent(str(error)) from None
-    return {name: bytes(value) for name, value in found.items()}
-
-
-def _doubled(raw: bytes, found: dict[str, bytes]) -> list[str]:
-    """Return the member names that occur more than once in ``raw``."""
-    # One comma less than members, two braces.
-    inked = sum(_inked(name.encode()) + _inked(value) + _MEMBER_BYTES for name, value in found.items()) + 1
-    if inked == _inked(raw):
-        return []
-    counts = Counter(name for name, _ in members(raw))
-    return [name for name, count in counts.items() if count > 1]
+    return pairs
 
 
 def _assemble(found: dict[str, bytes]) -> tuple[Envelope, Extensions | None]:
@@ -263,7 +254,7 @@ def _extension(name: str, value: bytes) -> Extension:
     return _string(name, value) if value.startswith(b'"') else _integer(name, value)
 
 
-def _own_id(found: dict[str, bytes], doubled: list[str]) -> str | None:
+def _own_id(pairs: list[tuple[str, bytes]]) -> str | None:
     """Return the Event's ``id`` for the error that refuses it, if it has exactly one that is valid."""
-    value = found.get("id", b"")
-    return (_read_string(value) or None) if value.startswith(b'"') and "id" not in doubled else None
+    ids = [value for name, value in pairs if name == "id"]
+    return (_read_string(ids[0]) or None) if len(ids) == 1 and ids[0].startswith(b'"') else None

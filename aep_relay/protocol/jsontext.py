@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from itertools import accumulate
 from typing import Final, Never
 
@@ -92,15 +91,14 @@ def check_nesting(raw: bytes) -> None:
         raise JsonError(f"nested deeper than {MAX_NESTING_LEVELS} levels")
 
 
-def members(raw: bytes) -> list[tuple[str, object]]:
-    """Return the members of the valid JSON object ``raw`` in order, duplicates included, values unspecified.
+def members(raw: bytes) -> list[tuple[str, bytes]]:
+    """Return the members of the JSON object ``raw`` in order, doubled ones too, their values as spelled.
 
-    Slow, and exact about names: how each is spelled does not matter. Raises :class:`JsonError`.
+    Raises what msgspec raises: ``msgspec.ValidationError`` if ``raw`` is another JSON value,
+    ``msgspec.DecodeError`` if it is none, RecursionError if it is nested too deep. UTF-8 is the caller's
+    matter.
     """
-    try:
-        return list(_NAMES.decode(raw.decode()))
-    except (ValueError, RecursionError):
-        raise JsonError("not a JSON object") from None
+    return [(name.text, bytes(value)) for name, value in _read_pairs(raw).items()]
 
 
 def loads(raw: bytes | str) -> object:
@@ -142,17 +140,20 @@ def _refuse(token: str) -> Never:
     raise JsonError(f"{token} is not JSON")
 
 
-def _same(value: object) -> object:
-    return value
+class _Name:
+    """A member name that equals no other, so that a dict keeps doubled members."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
-def _decoder(
-    hook: Callable[[list[tuple[str, object]]], object], number: Callable[[str], object]
-) -> json.JSONDecoder:
-    return json.JSONDecoder(
-        object_pairs_hook=hook, parse_float=number, parse_int=number, parse_constant=_refuse, strict=True
-    )
+def _name(_: type, text: str) -> _Name:
+    return _Name(text)
 
 
-_STRICT = _decoder(_unique, _number)
-_NAMES = _decoder(_same, _same)
+_read_pairs = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_name).decode
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=_number, parse_int=_number, parse_constant=_refuse
+)
