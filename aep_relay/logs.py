@@ -58,6 +58,7 @@ def configure(level: str, style: str, stream: TextIO, secrets: Iterable[str] = (
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _add_traceback,
             Cleaner(secrets),
+            _in_reading_order,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -106,6 +107,13 @@ def _add_traceback(logger: object, method: str, record: MutableMapping[str, Any]
     if isinstance(error, BaseException):
         record["traceback"] = "".join(traceback.format_exception(error)).splitlines()
     return record
+
+
+def _in_reading_order(
+    logger: object, method: str, record: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    first = {name: record[name] for name in ("timestamp", "level", "event") if name in record}
+    return {**first, **record}
 
 
 class Cleaner:

@@ -47,6 +47,7 @@ def test_json_when_not_on_a_terminal() -> None:
     configure("info", "auto", stream)
     structlog.get_logger().info("connection closed", connection=7, reason="eof", queued=None, rate=0.5)
     record = one_record(stream)
+    assert list(record)[:3] == ["timestamp", "level", "event"]
     assert record.pop("timestamp").endswith("Z")
     assert record == {
         "event": "connection closed",

@@ -42,5 +42,5 @@ def command(file: Path | None, host: str | None, port: int | None, token_file: s
     try:
         code = trio.run(daemon.serve, config)
     except OSError as error:
-        fail(error)
+        fail(f"cannot listen: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}")
     sys.exit(code)
