@@ -22,10 +22,10 @@ from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
 from aep_relay.hub.relay import Relay
 from aep_relay.ops import plane
-from aep_relay.transport import listener
+from aep_relay.protocol.errors import Refusal
+from aep_relay.transport import listener, sockets
 from aep_relay.transport.deadlines import Deadlines
 from aep_relay.transport.response import refusal
-from aep_relay.protocol.errors import Refusal
 
 if TYPE_CHECKING:
     import socket
@@ -64,6 +64,7 @@ async def serve(
                 async with trio.open_nursery() as accepting:
                     await accepting.start(_accept, service, listeners, connections)
                     addresses = [sock.getsockname() for sock in listeners]
+                    service.addresses = addresses
                     log.info(
                         "listening",
                         version=__version__,
@@ -103,9 +104,9 @@ async def _open(config: Config) -> list[socket.socket]:
     listeners: list[socket.socket] = []
     try:
         if listen.host is not None:
-            listeners += await listener.open_tcp(listen.host, listen.port)
+            listeners += await sockets.open_tcp(listen.host, listen.port)
         if listen.unix is not None:
-            listeners.append(listener.open_unix(listen.unix, listen.unix_mode))
+            listeners.append(sockets.open_unix(listen.unix, listen.unix_mode))
     except OSError:
         for sock in listeners:
             sock.close()
@@ -165,7 +166,9 @@ async def drain(service: Service) -> None:
     service.end_idle()
     peers = list(relay.peers.values())
     random.shuffle(peers)
-    spread = min(DRAIN_SPREAD_SECONDS, service.limits.drain_timeout_seconds / 2, len(peers) * SPREAD_SECONDS_EACH)
+    spread = min(
+        DRAIN_SPREAD_SECONDS, service.limits.drain_timeout_seconds / 2, len(peers) * SPREAD_SECONDS_EACH
+    )
     for count, peer in enumerate(peers):
         relay.close(peer, "shutdown", 1001)
         await trio.sleep(spread / len(peers) * 2 * random.random() if count % 8 == 0 else 0)  # noqa: S311

@@ -39,7 +39,9 @@ class Connection:
         "wire",
     )
 
-    def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, binding: str, framing: Framing) -> None:
+    def __init__(
+        self, service: Service, wire: Wire, nursery: trio.Nursery, binding: str, framing: Framing
+    ) -> None:
         self.service = service
         self.wire = wire
         self.close_reason: str | None = None

@@ -48,5 +48,9 @@ def refuse_foreign_page(service: Service, request: Request) -> None:
     ``Forbidden``.
     """
     origin = request.get(b"origin")
-    if origin is not None and service.authority.open and not service.config.allows_origin(origin.decode("latin-1")):
+    if (
+        origin is not None
+        and service.authority.open
+        and not service.config.allows_origin(origin.decode("latin-1"))
+    ):
         raise Forbidden("pages of this origin may not use this relay; see cors.allowed_origins")

@@ -101,7 +101,9 @@ async def _decode_batch(service: Service, body: bytes) -> list[Event]:
 def _refuse_command(event: Event, index: int | None) -> None:
     if event.shape is Shape.COMMAND:
         where = "" if index is None else f"Event {index} of the batch: "
-        raise Forbidden(f"{where}commands are not accepted by POST; send them over an authenticated WebSocket")
+        raise Forbidden(
+            f"{where}commands are not accepted by POST; send them over an authenticated WebSocket"
+        )
 
 
 async def _ingest_batch(service: Service, events: list[Event]) -> None:

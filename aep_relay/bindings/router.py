@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import trio
 
 from aep_relay.bindings import cors, emit, introspect, stream, websocket
 from aep_relay.protocol.errors import ProtocolError, Unauthorized, http_body, http_status
@@ -51,6 +50,7 @@ async def serve(service: Service, wire: Wire) -> None:
     """Serve one accepted connection to its end."""
     service.open_connections += 1
     reader = HttpReader(wire, service.limits, service.deadlines)
+    service.readers.add(reader)
     try:
         while (request := await reader.next_request()) is not None:
             if not await _serve_one(service, wire, reader, request):
@@ -65,6 +65,7 @@ async def serve(service: Service, wire: Wire) -> None:
         service.log.exception("connection failed", remote=wire.peer_name)
     finally:
         service.open_connections -= 1
+        service.readers.discard(reader)
         wire.close()
 
 

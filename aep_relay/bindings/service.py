@@ -10,10 +10,13 @@ import trio
 from aep_relay.protocol import discovery
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aep_relay.bindings.auth import Authority
     from aep_relay.config import Config
     from aep_relay.hub.relay import Relay
     from aep_relay.transport.deadlines import Deadlines
+    from aep_relay.transport.http import HttpReader
 
 
 class Service:
@@ -30,10 +33,26 @@ class Service:
         """Set when the relay is on its way out: what still comes is answered 503."""
         self.open_connections = 0
         """Accepted and not yet over, whatever they speak."""
+        self.addresses: list[object] = []
+        """Where the data port listens, as ``getsockname`` tells it; empty until it does."""
+        self.checks: dict[str, Callable[[], str | None]] = {}
+        """What else has to hold for the relay to be ready: by name, what answers why not, or None."""
+        self.links: Callable[[], list[dict[str, object]]] = list
+        """Tells the state of every upstream link."""
+        self.own_origins: set[str] = set()
+        """Origins of the dashboard, which may use the data port whatever ``cors.allowed_origins`` says."""
         self.started_at = trio.current_time()
         self.capabilities = discovery.capabilities(config.limits.buffer_events)
         self.discovery = discovery.document(config.limits.buffer_events)
+        self.readers: set[HttpReader] = set()
+        """Of the connections that speak HTTP, between requests or in one."""
         self._left_over = trio.Event()
+
+    def end_idle(self) -> None:
+        """End the kept-alive connections that are between two requests."""
+        for reader in self.readers:
+            if reader.idle:
+                reader.expire()
 
     async def flush(self) -> None:
         """Hand what was ingested to the sockets, letting other tasks run between slices."""

@@ -128,7 +128,12 @@ async def serve(
                 stream_head([*HEADERS, *headers], chunked=chunked) + stream.framed(sse.comment("stream open"))
             )
             refusal = service.relay.subscribe(
-                stream.peer, SUBSCRIPTION_ID, wanted.filter, wanted.ceiling, wanted.from_, ends=not wanted.live
+                stream.peer,
+                SUBSCRIPTION_ID,
+                wanted.filter,
+                wanted.ceiling,
+                wanted.from_,
+                ends=not wanted.live,
             )
             if refusal is None:
                 stream.wake()

@@ -133,7 +133,10 @@ class Socket(Connection):
                 if service.relay.crowded:
                     await service.flush()
             if protocol.parser_exc is not None and self.close_reason is None:
-                self._fail("protocol-error", protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR)
+                self._fail(
+                    "protocol-error",
+                    protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR,
+                )
             if self.close_reason is None and (replies := b"".join(protocol.data_to_send())):
                 self.peer.push(replies)
             await service.flush()
@@ -167,15 +170,13 @@ class Socket(Connection):
                 return
         limits = self.service.limits
         try:
-            message = frames.parse(text, limits.max_event_bytes)
+            message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
             if self.hello is None:
                 self._greet(message)
             elif isinstance(message, Event):
                 self._event(message)
-            elif len(text) > limits.max_frame_bytes:
-                self.refuse(Refusal("limit-exceeded", f"max_frame_bytes: {limits.max_frame_bytes}"), _id(message))
             else:
-                handler = _HANDLERS.get(message["type"])  # type: ignore[arg-type]
+                handler = _HANDLERS.get(str(message["type"]))
                 if handler is not None:
                     handler(self, message)
         except ProtocolError as error:
@@ -184,7 +185,9 @@ class Socket(Connection):
             else:
                 self.refuse(error, getattr(error, "request_id", None))
 
-    def refuse(self, problem: ProtocolError | Refusal, id_: str | None = None, cause: str | None = None) -> None:
+    def refuse(
+        self, problem: ProtocolError | Refusal, id_: str | None = None, cause: str | None = None
+    ) -> None:
         """Answer in-band with an ``error`` frame (AEP-0003 §6.5)."""
         if isinstance(problem, ProtocolError):
             self.service.relay.stats.refused(problem.code)
@@ -211,7 +214,9 @@ class Socket(Connection):
         peer.control = hello.capabilities.get("control")
         peer.emits = hello.capabilities.get("emits")
         peer.accepts = hello.accepts
-        peer.push(frames.text_frame(answer(hello.version, self.service.relay.instance, self.service.capabilities)))
+        peer.push(
+            frames.text_frame(answer(hello.version, self.service.relay.instance, self.service.capabilities))
+        )
         self.deadline = trio.current_time() + self.service.limits.ping_interval_seconds
         self.service.log.info(
             "connection opened",
@@ -275,11 +280,6 @@ class Socket(Connection):
         if self.protocol.state is OPEN:
             self.protocol.send_close(self.close_code, self.close_reason or "")
         return b"".join(self.protocol.data_to_send())
-
-
-def _id(frame: dict[str, object]) -> str | None:
-    id_ = frame.get("id")
-    return id_ if isinstance(id_, str) else None
 
 
 _HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {

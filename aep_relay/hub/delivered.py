@@ -81,7 +81,11 @@ def _position(
         replayed = higher(highest_since(queued.before, -1), queued.handed)
         if queued.lowest is not None and (lowest is None or queued.lowest < lowest):
             lowest = queued.lowest
-    fit = [position for position in (live, replayed) if position is not None and (lowest is None or position < lowest)]
+    fit = [
+        position
+        for position in (live, replayed)
+        if position is not None and (lowest is None or position < lowest)
+    ]
     if fit or lowest is None or (live is None and replayed is None):
         return max(fit, default=None)
     return _held_below(subscription, session, lowest, store)

@@ -65,7 +65,9 @@ class FanOut:
         "stamp",
     )
 
-    def __init__(self, limits: Limits, store: Store, stats: Stats, redact: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, limits: Limits, store: Store, stats: Stats, redact: Callable[[str], str] | None = None
+    ) -> None:
         self.limits = limits
         self.index = Index()
         self.stamp = 0

@@ -118,7 +118,16 @@ class Batch:
 class Outbox:
     """The queue of one connection: empty as long as it keeps up."""
 
-    __slots__ = ("dropped_events", "hard_limit_bytes", "head_sent_bytes", "queue", "queued_bytes", "sent_bytes", "skips", "soft_limit_bytes")
+    __slots__ = (
+        "dropped_events",
+        "hard_limit_bytes",
+        "head_sent_bytes",
+        "queue",
+        "queued_bytes",
+        "sent_bytes",
+        "skips",
+        "soft_limit_bytes",
+    )
 
     def __init__(self, soft_limit_bytes: int, hard_limit_bytes: int) -> None:
         self.soft_limit_bytes = soft_limit_bytes
@@ -163,14 +172,18 @@ class Outbox:
                     self._note(self.skips, (scope, mark.session), mark, batch)
 
     @staticmethod
-    def _note(skips: dict[tuple[object, str | None], Skip], key: tuple[object, str | None], mark: Mark, batch: Batch) -> None:
+    def _note(
+        skips: dict[tuple[object, str | None], Skip], key: tuple[object, str | None], mark: Mark, batch: Batch
+    ) -> None:
         skip = skips.get(key)
         before = batch.before.get(key)
         if mark.droppable:
             if skip is None:
                 skips[key] = Skip(mark.stamp, before, None)
             else:
-                skips[key] = Skip(mark.stamp, skip.before, higher(skip.kept, highest_since(before, skip.stamp)))
+                skips[key] = Skip(
+                    mark.stamp, skip.before, higher(skip.kept, highest_since(before, skip.stamp))
+                )
         elif skip is not None:
             skips[key] = Skip(skip.stamp, skip.before, higher(skip.kept, mark.position))
 

@@ -73,7 +73,9 @@ class Peer:
         "subscriptions",
     )
 
-    def __init__(self, id_: int, binding: str, framing: Framing, sink: Sink, owner: Owner, outbox: Outbox) -> None:
+    def __init__(
+        self, id_: int, binding: str, framing: Framing, sink: Sink, owner: Owner, outbox: Outbox
+    ) -> None:
         self.id = id_
         self.binding = binding
         self.framing = framing

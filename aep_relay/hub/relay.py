@@ -172,7 +172,9 @@ class Relay:
         if session is None or (peer.claims is not None and session in peer.claims):
             return None
         if peer.claims is not None and len(peer.claims) >= self.limits.max_claims:
-            return self._refuse(Refusal("limit-exceeded", f"max_claims: {self.limits.max_claims} sessions claimed"))
+            return self._refuse(
+                Refusal("limit-exceeded", f"max_claims: {self.limits.max_claims} sessions claimed")
+            )
         self.claims.claim(peer, session)
         return None
 
@@ -215,7 +217,14 @@ class Relay:
     # Events out
 
     def subscribe(
-        self, peer: Peer, id_: str, filter_: Filter, ceiling: int | None, from_: From = None, *, ends: bool = False
+        self,
+        peer: Peer,
+        id_: str,
+        filter_: Filter,
+        ceiling: int | None,
+        from_: From = None,
+        *,
+        ends: bool = False,
     ) -> Refusal | None:
         """Give ``peer`` a subscription, in place of one with the same id; return why not, None when it has it.
 
@@ -243,9 +252,13 @@ class Relay:
         if peer.grants is not None and not peer.grants.consume:
             return Refusal("unauthorized", "this token may not consume")
         if id_ not in peer.subscriptions and len(peer.subscriptions) >= limits.max_subscriptions:
-            return Refusal("limit-exceeded", f"max_subscriptions: {limits.max_subscriptions} on one connection")
+            return Refusal(
+                "limit-exceeded", f"max_subscriptions: {limits.max_subscriptions} on one connection"
+            )
         if from_ is not None and from_ != "all" and len(from_) > limits.resume_positions:
-            return Refusal("limit-exceeded", f"max_from_positions: {limits.resume_positions} resume positions")
+            return Refusal(
+                "limit-exceeded", f"max_from_positions: {limits.resume_positions} resume positions"
+            )
         return None
 
     def _join_group(self, peer: Peer, subscription: Subscription) -> None:

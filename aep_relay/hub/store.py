@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Store:
     """The replay buffers by session name, in the order in which they were last written."""
 
-    __slots__ = ("_gone", "_last", "_sessions", "evicted_events", "events", "limits", "size_bytes")
+    __slots__ = ("_gone", "_last", "_sessions", "events", "evicted_events", "limits", "size_bytes")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -7,7 +7,7 @@ scanned. So an Event pays for the groups that could match it, not for all. AEP-0
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aep_relay.protocol.framing import Framing
     from aep_relay.protocol.position import Position
 
+    _Name = Literal["session", "agent", "type"]
     Slots = dict["Group", Callable[[Event], bool] | None]
 
 MAX_TYPE_CACHE = 4096
@@ -103,7 +104,7 @@ class Index:
             slots.pop(group, None)
         self._prune(group.filter)
 
-    def _places(self, filter_: Filter, *, create: bool) -> tuple[str | None, list[Slots]]:
+    def _places(self, filter_: Filter, *, create: bool) -> tuple[_Name | None, list[Slots]]:
         if filter_.sessions is not None:
             return "session", _lists(self._by_session, filter_.sessions, create)
         if filter_.agents is not None:

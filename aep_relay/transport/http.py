@@ -127,6 +127,11 @@ class HttpReader:
         self._wire.interrupt()
 
     @property
+    def idle(self) -> bool:
+        """Whether a request is awaited of which nothing has come yet: ``expire`` ends it, and loses nothing."""
+        return not self._mid_message and self in self._deadlines.waiting
+
+    @property
     def keep_alive(self) -> bool:
         """Whether another request can follow the present one: what the answer has to say."""
         if not self._persistent or self._mid_message or self._unread_chunks:
