@@ -28,7 +28,7 @@ bytes."""
 
 _EXACT_IN_FLOAT = 2**53
 _MAX_EXPONENT_DIGITS = 9
-_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)0*([0-9]*))?")
+_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
 _OPENING = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
@@ -51,6 +51,7 @@ def integer(token: str) -> int | None:
         return 0
     significant = digits.rstrip("0")
     scale = len(digits) - len(significant) - len(fraction)
+    exponent = exponent.lstrip("0")
     if len(exponent) > _MAX_EXPONENT_DIGITS:  # no text is long enough to make up for such an exponent
         if exponent_sign == "-":
             return None

@@ -1,0 +1,205 @@
+"""Exact integers, strict objects, bounded nesting."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from decimal import Decimal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aep_relay.protocol import jsontext
+from aep_relay.protocol.jsontext import JsonError, check_nesting, exact_integer, integer, loads, members
+
+DEEPEST = jsontext.MAX_NESTING_LEVELS
+
+
+@pytest.mark.parametrize(
+    ("token", "value"),
+    [
+        ("0", 0),
+        ("-0", 0),
+        ("-0.0", 0),
+        ("0e999999999999", 0),
+        ("0.000e-99999999999", 0),
+        ("1", 1),
+        ("1.0", 1),
+        ("1.000", 1),
+        ("1e2", 100),
+        ("1E+2", 100),
+        ("1e0", 1),
+        ("1e-0", 1),
+        ("1.5e1", 15),
+        ("120e-1", 12),
+        ("0.0012e4", 12),
+        ("-3.0", -3),
+        ("9007199254740993", 2**53 + 1),
+        ("9007199254740993.0", 2**53 + 1),
+        ("9.007199254740993e15", 2**53 + 1),
+        ("9223372036854775807", 2**63 - 1),
+        ("9223372036854775808.0", 2**63),
+        ("1e399", 10**399),
+        ("1.5", None),
+        ("1e-1", None),
+        ("125e-2", None),
+        ("0.1", None),
+        ("1e-99999999999", None),
+        ("9007199254740993.5", None),
+    ],
+)
+def test_integers_are_exact(token: str, value: int | None) -> None:
+    assert integer(token) == value
+
+
+@pytest.mark.parametrize("token", ["1e400", "1e999999999", "1e99999999999", "9" * 401, "0.1e401"])
+def test_integers_are_bounded(token: str) -> None:
+    with pytest.raises(JsonError, match="too large"):
+        integer(token)
+
+
+@pytest.mark.parametrize("token", ["", "-", "x", "1.", ".1", "1e", "true", "NaN", "1 "])
+def test_what_is_no_number(token: str) -> None:
+    with pytest.raises(JsonError):
+        integer(token)
+
+
+@given(
+    st.from_regex(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?", fullmatch=True).filter(
+        str.isascii
+    )
+)
+def test_integers_agree_with_decimal(token: str) -> None:
+    exact = Decimal(token)
+    assert integer(token) == (int(exact) if exact == exact.to_integral_value() else None)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, 1),
+        (1.0, 1),
+        (-0.0, 0),
+        (2.0**53, 2**53),
+        (True, None),
+        (1.5, None),
+        (2.0**53 + 2, None),
+        (float("inf"), None),
+        (float("nan"), None),
+        ("1", None),
+        (None, None),
+    ],
+)
+def test_decoded_numbers(value: object, expected: int | None) -> None:
+    assert exact_integer(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{}", {}),
+        (' \t\r\n{"a":[1,1.0,1.5,true,null,"\\u00e9"]} ', {"a": [1, 1, 1.5, True, None, "é"]}),
+        (b'"x"', "x"),
+        ("9007199254740993.0", 2**53 + 1),
+        (b'{"a":{"a":1}}', {"a": {"a": 1}}),
+    ],
+)
+def test_strict_values(text: bytes | str, value: object) -> None:
+    assert loads(text) == value
+
+
+def test_an_integer_spelled_as_a_float_is_one() -> None:
+    assert isinstance(loads("1.0"), int)
+    assert isinstance(loads("true"), bool)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "{",
+        "{} {}",
+        "{}x",
+        "{'a':1}",
+        '{"a":1,}',
+        '{"a":01}',
+        '{"a":NaN}',
+        '{"a":-Infinity}',
+        '{"a":1,"a":1}',
+        '{"a":1,"\\u0061":1}',
+        '[{"b":{"a":1,"a":2}}]',
+        '"\\ud800"',
+        '"\\udc00\\ud800"',
+        '{"\\ud800":1}',
+        '"\ud800"',
+        '"\x01"',
+        "\ufeff{}",
+        "\v{}",
+        "{}\0",
+        b"\xef\xbb\xbf{}",
+        b'"\xff"',
+        b'"\xed\xa0\x80"',
+        b'"\xc0\xaf"',
+        "1e400",
+        "[" * 100_000 + "]" * 100_000,
+        "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
+        "[" * 400 + "]" * 400,
+        '{"a":' * 100_000,
+    ],
+)
+def test_what_is_not_strict_json(text: bytes | str) -> None:
+    with pytest.raises(JsonError):
+        loads(text)
+
+
+def nested(levels: int, padding: str = "") -> bytes:
+    """Objects and arrays by turns, ``levels`` deep, with ``padding`` inside."""
+    opened = ['{"a":' if level % 2 else "[" for level in range(levels)]
+    closed = ["}" if level % 2 else "]" for level in reversed(range(levels))]
+    return ("".join(opened) + '"' + padding + '"' + "".join(closed)).encode()
+
+
+@pytest.mark.parametrize(
+    "padding",
+    ["", "x" * 1000, "]" * 600, "[" * 600, "\\\\", '\\"' + "]" * 300, "\\\\\\\\" + "}" * 300, "]\\\\"],
+)
+def test_nesting_is_counted_outside_strings_only(padding: str) -> None:
+    check_nesting(nested(DEEPEST, padding))
+    with pytest.raises(JsonError):
+        check_nesting(nested(DEEPEST + 1, padding))
+
+
+def test_many_brackets_are_no_nesting() -> None:
+    check_nesting(b"[" + b"[],{}," * 10_000 + b"[]]")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(-1e15, 1e15),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(json_values)
+def test_strict_values_round_trip(value: object) -> None:
+    read = loads(json.dumps(value, ensure_ascii=False))
+    assert read == value
+
+
+@given(st.text(max_size=30) | st.binary(max_size=30))
+def test_nothing_else_is_raised(text: bytes | str) -> None:
+    with contextlib.suppress(JsonError):
+        loads(text)
+
+
+def test_members_are_told_apart() -> None:
+    raw = b' { "a" : 1.0 , "\\u0061":[ 1 ],"b":"\\u00e9" ,"a":null} '
+    assert members(raw) == [("a", b"1.0"), ("a", b"[ 1 ]"), ("b", b'"\\u00e9"'), ("a", b"null")]
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b"null", b'"a"'])
+def test_members_of_something_else(raw: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        members(raw)
