@@ -15,6 +15,7 @@ from aep_relay.protocol.event import BatchDecoder, Shape, decode
 
 if TYPE_CHECKING:
     from aep_relay.bindings.service import Service
+    from aep_relay.hub.policy import Grants
     from aep_relay.protocol.event import Event
     from aep_relay.transport.http import HttpReader, Request
 
@@ -64,7 +65,7 @@ def check_head(request: Request) -> bool:
     return kind == b"application/x-ndjson"
 
 
-async def take_in(service: Service, request: Request, reader: HttpReader) -> int:
+async def take_in(service: Service, request: Request, reader: HttpReader, grants: Grants) -> int:
     """Read, validate and ingest the request's Events; return how many there were.
 
     Raises ``ProtocolError`` and ``HttpRefusal``; then nothing was ingested.
@@ -74,36 +75,37 @@ async def take_in(service: Service, request: Request, reader: HttpReader) -> int
     body = await reader.read_body(limits.max_body_bytes)
     if not batch:
         event = decode(body, limits.max_event_bytes)
-        _refuse_command(event, None)
+        _refuse(event, grants, None)
         refusal = service.relay.ingest(event)
         if refusal is not None:
             raise NotAccepted(refusal.detail)
         await service.flush()
         return 1
-    events = await _decode_batch(service, body)
+    events = await _decode_batch(service, body, grants)
     del body
     await _ingest_batch(service, events)
     return len(events)
 
 
-async def _decode_batch(service: Service, body: bytes) -> list[Event]:
+async def _decode_batch(service: Service, body: bytes, grants: Grants) -> list[Event]:
     decoder = BatchDecoder(body, service.limits.max_batch_events, service.limits.max_event_bytes)
     events: list[Event] = []
     while more := decoder.decode_some(SLICE_EVENTS):
         for offset, event in enumerate(more, len(events)):
-            _refuse_command(event, offset)
+            _refuse(event, grants, offset)
         events += more
         if len(more) == SLICE_EVENTS:
             await trio.lowlevel.checkpoint()
     return events
 
 
-def _refuse_command(event: Event, index: int | None) -> None:
+def _refuse(event: Event, grants: Grants, index: int | None) -> None:
+    where = "" if index is None else f"Event {index} of the batch: "
     if event.shape is Shape.COMMAND:
-        where = "" if index is None else f"Event {index} of the batch: "
-        raise Forbidden(
-            f"{where}commands are not accepted by POST; send them over an authenticated WebSocket"
-        )
+        raise Forbidden(f"{where}commands are not accepted by POST; send them over an authenticated WebSocket")
+    refusal = grants.refuse_event(event)
+    if refusal is not None:
+        raise Forbidden(f"{where}{refusal.detail}")
 
 
 async def _ingest_batch(service: Service, events: list[Event]) -> None:

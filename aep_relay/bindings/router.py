@@ -125,7 +125,7 @@ async def _post(service: Service, reader: HttpReader, request: Request) -> bool:
     grants = _grants(service, request)
     if not grants.emit:
         raise Status(403, "unauthorized", "this token may not emit")
-    count = await emit.take_in(service, request, reader)
+    count = await emit.take_in(service, request, reader, grants)
     keep_alive = reader.keep_alive and not service.draining
     headers = cors.headers(service, request)
     if count == 1 and not headers:

@@ -22,7 +22,7 @@ from aep_relay.bindings.connection import Connection
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import BadJson, HelloRequired, ProtocolError, Refusal, VersionUnsupported
 from aep_relay.protocol.errors import frame as error_frame
-from aep_relay.protocol.event import Event
+from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.hello import answer, parse_hello
 from aep_relay.transport.wire import BrokenWire, Interrupted
@@ -236,10 +236,10 @@ class Socket(Connection):
 
     def _event(self, event: Event) -> None:
         peer = self.peer
-        refusal: Refusal | None
-        if peer.grants is not None and not peer.grants.emit:
-            refusal = Refusal("unauthorized", "this token may not emit")
-        else:
+        refusal: Refusal | None = None
+        if peer.grants is not None and event.shape is not Shape.COMMAND:
+            refusal = peer.grants.refuse_event(event)
+        if refusal is None:
             refusal = self.service.relay.ingest(event, peer)
         if refusal is not None:
             self.refuse(refusal, cause=event.id)
@@ -270,7 +270,7 @@ class Socket(Connection):
         if self.peer.role == "emitter":
             self.refuse(Refusal("unauthorized", "an emitter connection may not ask for the roster"), id_)
         else:
-            self.peer.push(frames.text_frame(frames.roster(id_, self.service.relay.roster())))
+            self.peer.push(frames.text_frame(frames.roster(id_, self.service.relay.roster(self.peer.grants))))
 
     def _ping(self, frame: dict[str, object]) -> None:
         self.peer.push(frames.text_frame(frames.pong(frame.get("t"))))

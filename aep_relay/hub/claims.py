@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aep_relay.hub.peer import Peer
+    from aep_relay.hub.policy import Grants
 
 
 class Claims:
@@ -42,9 +43,14 @@ class Claims:
         """Return the live claimants of ``session``."""
         return list(self._by_session.get(session, ()))
 
-    def roster(self) -> list[dict[str, object]]:
-        """Return one entry for each live claim, declarations verbatim (AEP-0003 §4.1 rule 4)."""
-        return [_entry(peer, session) for session, peers in self._by_session.items() for peer in peers]
+    def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
+        """Return one entry for each live claim that may be seen, declarations verbatim (AEP-0003 §4.1 rule 4)."""
+        return [
+            _entry(peer, session)
+            for session, peers in self._by_session.items()
+            if grants is None or grants.may_see(session)
+            for peer in peers
+        ]
 
 
 def _entry(peer: Peer, session: str) -> dict[str, object]:

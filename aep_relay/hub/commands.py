@@ -23,7 +23,7 @@ def target_of(event: Event, sender: Peer | None, claims: Claims) -> Peer | Refus
     grants = None if sender is None else sender.grants
     if grants is None or not grants.authenticated:
         return Refusal("unauthorized", "commands need an authenticated WebSocket connection")
-    if not grants.may_command(event.type, session):
+    if not grants.may_command(event):
         return Refusal("unauthorized", "this token may not send this command to this session")
     claimants = claims.of(session)
     if not claimants:

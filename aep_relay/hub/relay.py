@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from aep_relay.hub.limits import Limits
     from aep_relay.hub.peer import Sink
+    from aep_relay.hub.policy import Grants
     from aep_relay.hub.replay import From
     from aep_relay.protocol.event import Event
     from aep_relay.protocol.filters import Filter
@@ -233,6 +234,12 @@ class Relay:
         refusal = self._admissible(peer, id_, from_)
         if refusal is not None:
             return self._refuse(refusal)
+        grants = peer.grants
+        if grants is not None:
+            filter_ = grants.narrow(filter_)
+            ceiling = grants.bound(ceiling)
+            if isinstance(from_, list):
+                from_ = [point for point in from_ if grants.may_see(point.session)]
         if peer.cohort is not None:
             peer.cohort.settle(peer)
         self._forget(peer, id_)
@@ -307,6 +314,6 @@ class Relay:
         self._catchup.advance(peer)
         return bool(outbox) or peer.replaying
 
-    def roster(self) -> list[dict[str, object]]:
-        """Return one entry for each live claim (AEP-0003 §4.1)."""
-        return self.claims.roster()
+    def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
+        """Return one entry for each live claim that ``grants`` let their holder see (AEP-0003 §4.1)."""
+        return self.claims.roster(grants)

@@ -74,6 +74,16 @@ class Filter:
         rest = tuple(predicate for key, predicate in self._predicates.items() if key != name)
         return _all_of(rest) if rest else None
 
+    def narrowed(self, label: str, test: Predicate) -> Filter:
+        """Return this filter with one more test, which ``label`` stands for in the key."""
+        narrower = Filter({})
+        narrower.key = f"{self.key} {label}"
+        narrower.sessions, narrower.agents = self.sessions, self.agents
+        narrower.types, narrower.prefixes = self.types, self.prefixes
+        narrower._predicates = {**self._predicates, label: test}
+        narrower.matches = narrower.matcher_without(None) or _always
+        return narrower
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Filter) and self.key == other.key
 
