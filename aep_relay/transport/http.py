@@ -209,6 +209,9 @@ class HttpReader:
         return rest
 
     async def _receive(self, max_bytes: int = RECEIVE_BYTES) -> bytes:
+        if trio.current_time() >= self.deadline:
+            # Whoever sends without a pause is never found waiting by the timer.
+            raise Interrupted
         waiting = self._deadlines.waiting
         waiting.add(self)
         try:
@@ -231,14 +234,16 @@ class HttpReader:
             while self._buffer.startswith(b"\r\n", self._at):
                 # Some clients end a body with a line break that they don't count (RFC 9112 §2.2).
                 self._at += 2
-            if self._at < len(self._buffer):
+            rest = self._buffer[self._at :]
+            if rest and rest != b"\r":
                 return True
             try:
-                self._buffer, self._at = await self._receive(), 0
+                data = await self._receive()
             except Interrupted:
                 return False
-            if not self._buffer:
+            if not data:
                 return False
+            self._buffer, self._at = rest + data, 0
 
     async def _head(self) -> bytes:
         """Return the next head and leave what follows it in the buffer."""
@@ -269,10 +274,6 @@ class HttpReader:
             if not data:
                 raise HttpRefusal(400, "bad-request", "the head ends early")
             partial += data
-            while checked == 1 and partial.startswith(b"\r\n"):
-                # The line break before a head, in two pieces.
-                del partial[:2]
-                checked = 1 if partial.startswith(b"\r\n") else 0
             end = partial.find(b"\r\n\r\n", max(0, checked - 3)) + 4
             if end >= 4:
                 if end > self._limits.max_head_bytes:
