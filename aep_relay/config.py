@@ -25,6 +25,7 @@ from aep_relay.hub.limits import Limits
 _MAX_TOKEN_BYTES = 4096
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
+_URL = re.compile(r"https?://[A-Za-z0-9._-]+(:\d{1,5})?(/[!-~]*)?|https?://\[[0-9a-f:]+\](:\d{1,5})?(/[!-~]*)?")
 _LOOPBACK_ORIGIN = re.compile(r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
 
 
@@ -97,6 +98,8 @@ class Operator:
     host: str | None = _setting("127.0.0.1", 'address or name; "" for no TCP')
     port: int = _setting(8788, "TCP port; 0 lets the system choose", minimum=0, maximum=65535)
     unix: str | None = _setting(None, "path of a unix socket to serve on as well", path=True)
+    relay_url: str | None = _setting(None, "the data port's URL for the dashboard, if a proxy is between", url=True)
+    max_loop_latency_seconds: float = _setting(0.5, "later than this: not ready", minimum=0.01, maximum=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,10 @@ def _text(value: object, allowed: Mapping[str, Any]) -> str:
 
 
 def _optional_text(value: object, allowed: Mapping[str, Any]) -> str | None:
-    return _text(value, allowed) or None
+    text = _text(value, allowed) or None
+    if text is not None and "url" in allowed and not _URL.fullmatch(text):
+        raise _Wrong('must be a URL such as "https://example.org/relay"')
+    return text
 
 
 def _texts(value: object, allowed: Mapping[str, Any]) -> tuple[str, ...]:

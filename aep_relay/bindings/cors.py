@@ -16,13 +16,18 @@ ALLOWED_HEADERS = "AEP-Version, Authorization, Content-Type, Last-Event-ID, Cach
 PREFLIGHT_SECONDS = 600
 
 
+def allowed(service: Service, origin: str) -> bool:
+    """Whether a page of ``origin`` may use this relay; the relay's own dashboard always may."""
+    return origin in service.own_origins or service.config.allows_origin(origin)
+
+
 def headers(service: Service, request: Request) -> Headers:
     """Return the headers that let the page that asked read the answer."""
     origin = request.get(b"origin")
     if origin is None:
         return []
     text = origin.decode("latin-1")
-    if not text.isprintable() or not service.config.allows_origin(text):
+    if not text.isprintable() or not allowed(service, text):
         return [("Vary", "Origin")]
     return [("Access-Control-Allow-Origin", text), ("Vary", "Origin")]
 
@@ -48,9 +53,5 @@ def refuse_foreign_page(service: Service, request: Request) -> None:
     ``Forbidden``.
     """
     origin = request.get(b"origin")
-    if (
-        origin is not None
-        and service.authority.open
-        and not service.config.allows_origin(origin.decode("latin-1"))
-    ):
+    if origin is not None and service.authority.open and not allowed(service, origin.decode("latin-1")):
         raise Forbidden("pages of this origin may not use this relay; see cors.allowed_origins")

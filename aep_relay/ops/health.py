@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aep_relay.ops.observer import MAX_LATENCY_SECONDS
-
 if TYPE_CHECKING:
     from aep_relay.ops.observer import Observer
 
@@ -16,7 +14,7 @@ def readiness(observer: Observer) -> dict[str, object]:
     checks: dict[str, str | None] = {
         "listener": None if service.addresses else "the data port does not listen yet",
         "draining": "the relay is shutting down" if service.draining else None,
-        "event_loop": _late(observer.latency_seconds),
+        "event_loop": _late(observer.latency_seconds, service.config.operator.max_loop_latency_seconds),
     }
     checks.update((name, check()) for name, check in service.checks.items())
     return {
@@ -25,7 +23,12 @@ def readiness(observer: Observer) -> dict[str, object]:
     }
 
 
-def _late(latency_seconds: float) -> str | None:
-    if latency_seconds <= MAX_LATENCY_SECONDS:
+def is_ready(observer: Observer) -> bool:
+    """Whether every check holds."""
+    return bool(readiness(observer)["ready"])
+
+
+def _late(latency_seconds: float, bound_seconds: float) -> str | None:
+    if latency_seconds <= bound_seconds:
         return None
-    return f"up to {latency_seconds:.3f} s late within the last seconds; the bound is {MAX_LATENCY_SECONDS} s"
+    return f"up to {latency_seconds:.3f} s late within the last ten seconds; the bound is {bound_seconds:g} s"

@@ -30,14 +30,16 @@ class Observed(Protocol):
     draining: bool
     open_connections: int
     started_at: float
-    addresses: Sequence[object]
-    """Where the data port listens, as ``getsockname`` tells it; empty until it does."""
     checks: dict[str, Callable[[], str | None]]
     """What has to hold besides for the relay to be ready: by name, what answers why not, or None."""
     links: Callable[[], list[dict[str, object]]]
     """The state of every upstream link."""
     own_origins: set[str]
     """Origins that may use the data port whatever ``cors.allowed_origins`` says."""
+
+    @property
+    def addresses(self) -> Sequence[object]:
+        """Where the data port listens, as ``getsockname`` tells it; empty until it does."""
 
     @property
     def config(self) -> Config:

@@ -16,8 +16,6 @@ TICK_SECONDS = 0.1
 """How often the loop is asked how late it is."""
 WINDOW_TICKS = 100
 """Readiness and the gauge look at the worst of so many ticks: ten seconds."""
-MAX_LATENCY_SECONDS = 0.5
-"""A loop that is later than this is not ready to take more on."""
 SAMPLE_SECONDS = 2.0
 MAX_SAMPLES = 300
 """Throughput is remembered for ten minutes."""

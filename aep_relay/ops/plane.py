@@ -7,17 +7,18 @@ again; the relay goes on without it.
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from aep_relay.ops import app, server
+from aep_relay.ops import access, app, server
 from aep_relay.ops.observer import Observer
 from aep_relay.transport import sockets
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Awaitable, Callable
 
     from aep_relay.ops.observed import Observed
@@ -61,9 +62,17 @@ async def run(service: Observed) -> None:
 async def _serve(observer: Observer, open_: Open) -> None:
     listeners = await open_()
     bound = [sock.getsockname() for sock in listeners]
-    observer.service.own_origins |= app.own_origins(observer.service.config.operator.host, bound)
-    log.info("operator plane listening", addresses=[app.address_text(address) for address in bound])
-    await server.serve(app.build(observer), listeners)
+    observer.service.own_origins |= access.own_origins(observer.service.config.operator.host, bound)
+    log.info("operator plane listening", addresses=[_address(address) for address in bound])
+    unix = all(sock.family == socket.AF_UNIX for sock in listeners)
+    await server.serve(app.build(observer, unix=unix), listeners)
+
+
+def _address(address: object) -> str:
+    if isinstance(address, tuple):
+        host, port = address[0], address[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"unix:{os.fsdecode(address)}" if isinstance(address, str | bytes) else str(address)
 
 
 async def _again_and_again(part: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -74,7 +83,9 @@ async def _again_and_again(part: str, work: Callable[[], Awaitable[None]]) -> No
         try:
             await work()
         except* OSError as group:
-            log.warning("operator plane cannot listen; the relay goes on without it", part=part, error=_text(group))
+            log.warning(
+                "operator plane cannot listen; the relay goes on without it", part=part, error=_text(group)
+            )
         except* Exception as group:
             log.error("operator plane failed; the relay goes on without it", part=part, exc_info=group)
         if trio.current_time() - began >= STABLE_SECONDS:
