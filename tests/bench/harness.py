@@ -66,11 +66,17 @@ class Runs:
         """The share of the clock the server spent on the CPU; near 1 says that the load saturated it."""
         return statistics.median(run.cpu_seconds / run.wall_seconds for run in self.measured)
 
+    @property
+    def waited(self) -> float:
+        """The share of the clock the server was ready while something else held its core."""
+        return statistics.median(run.waited_seconds / run.wall_seconds for run in self.measured)
+
     def details(self) -> dict[str, object]:
         """The figures behind the median, for the JSON."""
         return {
             "runs_cpu_us": [round(value, 4) for value in self.all_cpu_us],
             "units_per_second": round(self.units_per_second),
             "server_busy": round(self.busy, 3),
+            "server_waited": round(self.waited, 3),
             "units_per_run": self.units,
         }

@@ -30,6 +30,8 @@ class Measured:
 
     cpu_seconds: float
     wall_seconds: float
+    waited_seconds: float
+    """Ready to run while something else held the core: what a busy machine adds to a latency."""
 
     def cpu_us_per(self, units: int) -> float:
         """Microseconds of the server's CPU for each of ``units``."""
@@ -55,12 +57,12 @@ class Server:
 
     def measure(self, load: Callable[[], object]) -> Measured:
         """Run ``load`` and return what it cost this server; ``load`` returns when its last byte has come."""
-        cpu, wall = machine.cpu_nanoseconds(self.pid), time.perf_counter()
+        (ran, waited), wall = machine.schedule_nanoseconds(self.pid), time.perf_counter()
         load()
         wall_seconds = time.perf_counter() - wall
         time.sleep(SETTLE_SECONDS)
-        cpu_seconds = (machine.cpu_nanoseconds(self.pid) - cpu) / 1e9
-        return Measured(cpu_seconds, wall_seconds)
+        ran_after, waited_after = machine.schedule_nanoseconds(self.pid)
+        return Measured((ran_after - ran) / 1e9, wall_seconds, (waited_after - waited) / 1e9)
 
     def log(self) -> str:
         """The end of what the server wrote to its standard error."""
@@ -101,7 +103,9 @@ def serving(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
+        machine.favour_session(process.pid)
         server = Server(process, port, token, directory)
         try:
             _await_port(server)

@@ -15,7 +15,7 @@ from . import daemon, nats, paced, wire
 from .events import Session, marker, ndjson
 from .harness import Bench
 from .load import Load
-from .process import Server
+from .process import Measured, Server
 from .report import Row, Yardstick
 from .scenarios_fanout import open_emitter
 
@@ -33,14 +33,6 @@ def _milliseconds(values: Sequence[float]) -> dict[str, object]:
     marks = {f"p{percent:g}_ms": paced.percentile(values, percent) for percent in (50, 90, 99, 99.9)}
     rounded = {name: round(seconds * 1e3, 3) for name, seconds in marks.items()}
     return {**rounded, "max_ms": round(max(values) * 1e3, 3), "deliveries": len(values)}
-
-
-def _percentiles_ms(windows: Sequence[Sequence[float]], percent: float) -> list[float]:
-    return [paced.percentile(window, percent) * 1e3 for window in windows]
-
-
-def _flat(windows: Sequence[Sequence[float]]) -> list[float]:
-    return [value for window in windows for value in window]
 
 
 def last_of_1000(bench: Bench) -> list[Row]:
@@ -84,31 +76,25 @@ def _samples(load: Load, encode: Callable[[bytes], bytes], count: int) -> list[f
     return found[3:]
 
 
-def _relay_window(
-    server: Server, emitter: socket.socket, consumers: list[socket.socket], count: int
-) -> Window:
-    session = Session("s_paced")
-
-    def window() -> list[float]:
-        messages = [wire.frame(event) for event in session.events(count)]
-        return paced.latencies(emitter, messages, consumers, paced.FrameCounter, INTERVAL_SECONDS)
-
-    return window
-
-
 def _open_paced(stack: ExitStack, bench: Bench, consumers: int, count: int) -> tuple[Server, Window]:
     server = stack.enter_context(daemon.relay(bench.server_core))
     [emitter] = wire.open_sockets(server, 1, lambda _: [], "emitter")
     socks = wire.open_sockets(server, consumers, lambda _: _SUBSCRIBE_ALL)
     for sock in (emitter, *socks):
         stack.enter_context(sock)
-    return server, _relay_window(server, emitter, socks, count)
+    session = Session("s_paced")
+
+    def window() -> list[float]:
+        messages = [wire.frame(event) for event in session.events(count)]
+        return paced.latencies(emitter, messages, socks, paced.FrameCounter, INTERVAL_SECONDS)
+
+    return server, window
 
 
-def _nats_window(stack: ExitStack, bench: Bench, consumers: int, count: int) -> Window | None:
+def _open_paced_nats(stack: ExitStack, bench: Bench, consumers: int, count: int) -> dict[str, _Windows]:
     broker = stack.enter_context(nats.broker(bench.server_core))
     if broker is None:
-        return None
+        return {}
     emitter = stack.enter_context(nats.open_publisher_socket(broker))
     socks = [stack.enter_context(sock) for sock in nats.open_subscribers(broker, consumers)]
     session = Session("s_paced")
@@ -119,34 +105,50 @@ def _nats_window(stack: ExitStack, bench: Bench, consumers: int, count: int) -> 
         messages = [nats.publication(event) for event in events]
         return paced.latencies(emitter, messages, socks, lambda: paced.MessageCounter(size), INTERVAL_SECONDS)
 
-    return window
+    return {"nats": _Windows(broker, window)}
+
+
+class _Windows:
+    """Windows of paced load on one server: the latencies found in each, and what the server went through."""
+
+    def __init__(self, server: Server, window: Window) -> None:
+        self._server = server
+        self._window = window
+        self._found: list[list[float]] = []
+        self._runs: list[Measured] = []
+
+    def measure(self) -> None:
+        """Run one more window."""
+        self._runs.append(self._server.measure(lambda: self._found.append(self._window())))
+
+    @property
+    def p99_ms(self) -> float:
+        """The median over the windows of the 99th percentile in each."""
+        return statistics.median(paced.percentile(window, 99) * 1e3 for window in self._found)
+
+    def details(self) -> dict[str, object]:
+        """All windows together, for the JSON."""
+        wall = sum(run.wall_seconds for run in self._runs)
+        return {
+            **_milliseconds([value for window in self._found for value in window]),
+            "server_busy": round(sum(run.cpu_seconds for run in self._runs) / wall, 3),
+            "server_waited": round(sum(run.waited_seconds for run in self._runs) / wall, 3),
+        }
 
 
 def latency(bench: Bench) -> list[Row]:
     """One Event every millisecond to ten consumers, over WebSocket in and out."""
     consumers, count = 10, bench.sized(1_500, 700)
     with contextlib.ExitStack() as stack:
-        _, window = _open_paced(stack, bench, consumers, count)
-        other = _nats_window(stack, bench, consumers, count)
-        mine, theirs = [], []
-        window()
+        windows = _Windows(*_open_paced(stack, bench, consumers, count))
+        found = {"relay": windows, **_open_paced_nats(stack, bench, consumers, count)}
         for _ in range(bench.repeat):
-            mine.append(window())
-            if other:
-                theirs.append(other())
-    p99 = statistics.median(_percentiles_ms(mine, 99))
-    yardstick = Yardstick("nats-server", statistics.median(_percentiles_ms(theirs, 99))) if theirs else None
-    return [
-        Row(
-            "latency",
-            "an Event every ms, 10 consumers, p99",
-            "ms",
-            p99,
-            5.0,
-            yardstick,
-            _milliseconds(_flat(mine)),
-        )
-    ]
+            for each in found.values():
+                each.measure()
+    details = {name: each.details() for name, each in found.items()}
+    yardstick = Yardstick("nats-server", found["nats"].p99_ms) if "nats" in found else None
+    figure = "an Event every ms, 10 consumers, p99"
+    return [Row("latency", figure, "ms", windows.p99_ms, 5.0, yardstick, details)]
 
 
 def stalled(bench: Bench) -> list[Row]:
@@ -155,24 +157,15 @@ def stalled(bench: Bench) -> list[Row]:
     with contextlib.ExitStack() as stack:
         server, window = _open_paced(stack, bench, consumers, count)
         window()
-        alone, beside = [], []
+        alone, beside = _Windows(server, window), _Windows(server, window)
         for _ in range(bench.repeat):
-            alone.append(window())
+            alone.measure()
             with _open_stalled(server):
-                beside.append(window())
-    p99 = statistics.median(_percentiles_ms(beside, 99))
-    yardstick = Yardstick("without it", statistics.median(_percentiles_ms(alone, 99)), limit=1.2)
-    details = {"with": _milliseconds(_flat(beside)), "without": _milliseconds(_flat(alone))}
-    return [
-        Row(
-            "stalled",
-            "beside a stalled consumer, 100 healthy, 1,000 Events/s, p99",
-            "ms",
-            p99,
-            yardstick=yardstick,
-            details=details,
-        )
-    ]
+                beside.measure()
+    figure = "100 healthy at 1,000 Events/s beside a stalled one, p99"
+    yardstick = Yardstick("without it", alone.p99_ms, limit=1.2)
+    details = {"with": beside.details(), "without": alone.details()}
+    return [Row("stalled", figure, "ms", beside.p99_ms, None, yardstick, details)]
 
 
 def _open_stalled(server: Server) -> socket.socket:
