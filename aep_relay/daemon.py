@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import secrets
 import signal
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ async def serve(
     """
     limit = raise_descriptor_limit()
     listeners = await _open(config)
-    relay = Relay(config.limits)
+    relay = Relay(config.limits, instance=secrets.token_hex(8))
     service = Service(config, relay, Authority(config.auth), Deadlines())
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as background:

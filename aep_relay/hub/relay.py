@@ -17,7 +17,6 @@ Events enter at ``ingest`` from every binding, chained relays included. Invarian
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
@@ -51,9 +50,11 @@ SLOW_CONSUMER = "slow-consumer"
 class Relay:
     """State and rules of one relay; see the module's docstring for its invariants."""
 
-    def __init__(self, limits: Limits, *, redact: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, limits: Limits, *, instance: str = "relay", redact: Callable[[str], str] | None = None
+    ) -> None:
         self.limits = limits
-        self.instance = secrets.token_hex(8)
+        self.instance = instance
         """Names this run of the relay."""
         self.stats = Stats()
         self.store = Store(limits)
