@@ -8,10 +8,11 @@ frames are one line of JSON. AEP-0003 §2, §3.5, §4.1, §6.5.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, Never, cast
 
 import msgspec
 
@@ -25,7 +26,7 @@ from aep_relay.protocol.errors import (
     ProtocolError,
 )
 from aep_relay.protocol.event import Event, decode
-from aep_relay.protocol.jsontext import WHITESPACE, JsonError, loads, members
+from aep_relay.protocol.jsontext import WHITESPACE, JsonError, loads
 from aep_relay.protocol.registry import CAPTURE_RANK
 
 if TYPE_CHECKING:
@@ -135,17 +136,23 @@ def _head(text: bytes, error: InvalidEvent) -> tuple[str | None, str | None]:
     except msgspec.DecodeError as problem:
         if _ESCAPED_SURROGATE.search(text) and text.lstrip(WHITESPACE).startswith(b"{"):
             # Perhaps JSON all the same: its grammar allows a lone surrogate, msgspec and this protocol don't.
-            return _head_with_surrogates(text)
+            return _type_beside_surrogates(text, error), None
         raise BadJson(f"not JSON: {problem}") from None
 
 
-def _head_with_surrogates(text: bytes) -> tuple[str | None, str | None]:
+def _type_beside_surrogates(text: bytes, error: InvalidEvent) -> str | None:
     try:
-        found = dict(members(text))
-    except JsonError as problem:
-        raise BadJson(str(problem)) from None
-    type_ = found.get("type")
-    return (type_ if isinstance(type_, str) else None), None
+        value = json.loads(text.decode(), parse_int=str, parse_float=str, parse_constant=_no_json)
+    except RecursionError:
+        raise error from None
+    except ValueError as problem:
+        raise BadJson(f"not JSON: {problem}") from None
+    type_ = value.get("type")
+    return type_ if isinstance(type_, str) else None
+
+
+def _no_json(token: str) -> Never:
+    raise ValueError(f"{token} is no number")
 
 
 def _string(spelled: msgspec.Raw | msgspec.UnsetType) -> str | None:
