@@ -9,5 +9,7 @@ order:
 - ``position``: ``(epoch, seq)``, resume points, SSE event ids.
 - ``grammar``, ``envelope``, ``event``: the envelope; ``event.decode`` is where every Event comes in.
 - ``filters``: the attr-match dialect. ``capture``: down-leveling an Event to a ceiling.
-- ``jsonl``: lines in, lines out.
+- ``jsonl``: lines in, lines out. ``sse``: messages, comments and chunks out.
+- ``frames``: WebSocket frames told from Events, read and written. ``discovery``, ``hello``: who speaks.
+- ``framing``: one Event as each binding carries it.
 """

@@ -1,7 +1,9 @@
 """Trio plumbing between sockets and the rest: wires, listeners and HTTP/1.1 on the server's side.
 
-In reading order: ``wire`` (one connected socket), ``sockets`` (opening those that
-accept), ``listener`` (accepting), ``deadlines`` (one
-timer for all that wait), ``request`` (the head of a request), ``chunked`` (one of the two body framings),
-``response``, ``http`` (the reader of a connection's requests).
+In reading order:
+
+- ``wire``: one connected socket. ``sockets``: those that accept, opened. ``listener``: accepting.
+- ``deadlines``: one timer for all that wait.
+- ``request``: the head of a request. ``chunked``: the body framing that takes decoding. ``response``: answers.
+- ``http``: the requests of one connection, in order.
 """

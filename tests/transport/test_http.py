@@ -419,6 +419,29 @@ async def test_one_that_waits_for_something_else_by_now_is_not_late(autojump_clo
     assert trio.current_time() == pytest.approx(8 + LIMITS.idle_timeout_seconds, abs=1.1)
 
 
+async def test_an_idle_reader_can_be_ended_and_one_in_mid_request_is_not_idle() -> None:
+    deadlines = Deadlines()
+    wire = MemoryWire([GET + GET[:9]])
+    reader = HttpReader(wire, LIMITS, deadlines)
+    seen: list[bool] = []
+
+    async def serve() -> None:
+        while await reader.next_request():
+            seen.append(reader.idle)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await wait_all_tasks_blocked()
+        assert seen == [False]
+        seen.append(reader.idle)
+        wire.feed(GET[9:])
+        await wait_all_tasks_blocked()
+        assert seen == [False, False, False]
+        assert reader.idle
+        reader.expire()
+    assert not wire.closed
+
+
 # Answers and the end
 
 
