@@ -32,6 +32,12 @@ METHODS = {
     "/connections": "GET, HEAD, OPTIONS",
 }
 
+UPGRADES = {
+    "/events": [("Upgrade", "AEP/0.1")],
+    "/socket": [("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")],
+}
+"""What a 426 says has to be spoken instead (RFC 9110 §15.5.22, RFC 6455 §4.4)."""
+
 _ACCEPTED = {
     keep_alive: response(202, b'{"accepted":1}', keep_alive=keep_alive) for keep_alive in (True, False)
 }
@@ -111,7 +117,7 @@ def _error(service: Service, request: Request, error: ProtocolError) -> tuple[in
     elif error.http_status == 405:
         headers.append(("Allow", METHODS[request.path]))
     elif error.http_status == 426:
-        headers.append(("Upgrade", "AEP/0.1"))
+        headers += UPGRADES[request.path]
     service.relay.stats.refused(error.code)
     return http_status(error), http_body(error), headers
 
@@ -158,10 +164,6 @@ def _answer(service: Service, request: Request) -> tuple[int, bytes, Headers] | 
     if path == "/connections":
         _grants(service, request)
         return 200, msgspec.json.encode(introspect.connections(service)), headers
-    if path == "/stream" and method == "HEAD":
-        _grants(service, request)
-        stream.parse(request, service.limits.resume_positions)
-        return 200, b"", [*stream.HEADERS, *headers]
     return None
 
 
@@ -181,7 +183,13 @@ async def _give_away(service: Service, wire: Wire, reader: HttpReader, request: 
     if not grants.consume and request.path == "/stream":
         raise Status(403, "unauthorized", "this token may not consume")
     if request.path == "/stream":
-        await stream.serve(service, wire, request, grants, cors.headers(service, request))
+        headers = cors.headers(service, request)
+        if request.method == "HEAD":
+            stream.parse(request, service.limits.resume_positions)
+            await reader.answer(stream.head(request, headers))
+            await reader.close()
+        else:
+            await stream.serve(service, wire, request, grants, headers)
         return False
     if not request.upgrade_websocket:
         raise Status(426, "upgrade-required", "/socket speaks WebSocket: send Upgrade: websocket")

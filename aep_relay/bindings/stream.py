@@ -15,7 +15,7 @@ from aep_relay.transport.response import stream_head
 from aep_relay.transport.wire import BrokenWire, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from aep_relay.bindings.service import Service
     from aep_relay.hub.policy import Grants
@@ -96,6 +96,11 @@ def _from(request: Request) -> From:
     return None
 
 
+def head(request: Request, headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return the head of the response that streams what ``request`` asks for."""
+    return stream_head([*HEADERS, *headers], chunked=request.http_version == "1.1")
+
+
 class Stream(Connection):
     """One consumer over SSE."""
 
@@ -116,17 +121,14 @@ async def serve(
 ) -> None:
     """Stream what ``request`` asks for until either side ends it. Raises ``ProtocolError`` before the first byte."""
     wanted = parse(request, service.limits.resume_positions)
-    chunked = request.http_version == "1.1"
-    framing = Framing.SSE if chunked else Framing.SSE_UNCHUNKED
+    framing = Framing.SSE if request.http_version == "1.1" else Framing.SSE_UNCHUNKED
     async with trio.open_nursery() as nursery:
         stream = Stream(service, wire, nursery, "sse", framing)
         log = service.log.bind(connection=stream.peer.id, binding="sse", remote=wire.peer_name)
         try:
             stream.peer.grants = grants
             log.info("connection opened")
-            stream.peer.push(
-                stream_head([*HEADERS, *headers], chunked=chunked) + stream.framed(sse.comment("stream open"))
-            )
+            stream.peer.push(head(request, headers) + stream.framed(sse.comment("stream open")))
             refusal = service.relay.subscribe(
                 stream.peer,
                 SUBSCRIPTION_ID,
