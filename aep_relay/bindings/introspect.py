@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import trio
+
+from aep_relay.protocol.registry import CAPTURES
 
 if TYPE_CHECKING:
     from aep_relay.bindings.service import Service
@@ -40,8 +43,8 @@ def _connection(peer: Peer) -> dict[str, object]:
         "subscriptions": [
             {
                 "id": subscription.id,
-                "filter": subscription.filter.key,
-                "capture": subscription.ceiling,
+                "filter": _filter(subscription.filter.key),
+                "capture": None if subscription.ceiling is None else CAPTURES[subscription.ceiling],
                 "replaying": subscription.replay is not None,
             }
             for subscription in peer.subscriptions.values()
@@ -51,3 +54,8 @@ def _connection(peer: Peer) -> dict[str, object]:
         "dropped_events": peer.outbox.dropped_events,
         "queued_bytes": peer.outbox.queued_bytes,
     }
+
+
+def _filter(key: str) -> object:
+    """Return the filter that ``key`` begins with; behind it stands what the token narrows it by."""
+    return json.JSONDecoder().raw_decode(key)[0]
