@@ -129,10 +129,7 @@ async def _accept(
         log.error("cannot accept connections", error=error.strerror)
 
     def turn_away(wire: Wire) -> bytes | None:
-        if service.open_connections < service.limits.max_connections:
-            return None
-        service.relay.stats.refused("max_connections")
-        return _TURNED_AWAY
+        return None if service.admit() else _TURNED_AWAY
 
     async def handle(wire: Wire) -> None:
         await router.serve(service, wire)

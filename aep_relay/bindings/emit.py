@@ -102,7 +102,9 @@ async def _decode_batch(service: Service, body: bytes, grants: Grants) -> list[E
 def _refuse(event: Event, grants: Grants, index: int | None) -> None:
     where = "" if index is None else f"Event {index} of the batch: "
     if event.shape is Shape.COMMAND:
-        raise Forbidden(f"{where}commands are not accepted by POST; send them over an authenticated WebSocket")
+        raise Forbidden(
+            f"{where}commands are not accepted by POST; send them over an authenticated WebSocket"
+        )
     refusal = grants.refuse_event(event)
     if refusal is not None:
         raise Forbidden(f"{where}{refusal.detail}")

@@ -53,8 +53,7 @@ class Status(ProtocolError):
 
 
 async def serve(service: Service, wire: Wire) -> None:
-    """Serve one accepted connection to its end."""
-    service.open_connections += 1
+    """Serve one connection, which ``Service.admit`` has counted in, to its end."""
     reader = HttpReader(wire, service.limits, service.deadlines)
     service.readers.add(reader)
     try:

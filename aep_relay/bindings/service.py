@@ -48,6 +48,14 @@ class Service:
         """Of the connections that speak HTTP, between requests or in one."""
         self._left_over = trio.Event()
 
+    def admit(self) -> bool:
+        """Count one more connection in, at once and not when its task first runs; False when there is no room."""
+        if self.open_connections >= self.limits.max_connections:
+            self.relay.stats.refused("max_connections")
+            return False
+        self.open_connections += 1
+        return True
+
     def end_idle(self) -> None:
         """End the kept-alive connections that are between two requests."""
         for reader in self.readers:

@@ -117,6 +117,7 @@ class Served:
         return self.service.relay
 
     def connect(self, *, capacity_bytes: int | None = None) -> MemoryWire:
+        assert self.service.admit()
         wire = MemoryWire(capacity_bytes=capacity_bytes)
         self.nursery.start_soon(router.serve, self.service, wire)
         return wire
