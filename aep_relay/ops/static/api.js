@@ -1,0 +1,52 @@
+// The operator plane's pages, with the token of this tab.
+
+import { parseExact, position } from "./position.js";
+
+const KEY = "aep-relay-token";
+const PATIENCE = 10000;
+
+export class Unauthorized extends Error {}
+
+export const token = {
+  get() {
+    return sessionStorage.getItem(KEY);
+  },
+  set(value) {
+    sessionStorage.setItem(KEY, value);
+  },
+  forget() {
+    sessionStorage.removeItem(KEY);
+  },
+};
+
+async function get(path) {
+  const headers = token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
+  const response = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+  if (response.status === 401) throw new Unauthorized("a token is needed");
+  if (!response.ok) {
+    const problem = await response.json().catch(() => ({}));
+    throw new Error(problem.detail ?? `${path}: ${response.status}`);
+  }
+  return response.text();
+}
+
+export async function overview() {
+  return JSON.parse(await get("overview"));
+}
+
+/** A map from the name of every session the relay holds to its last position. */
+export async function held() {
+  const { sessions } = parseExact(await get("sessions"));
+  const found = new Map();
+  for (const { session, latest } of sessions) {
+    const last = latest && position(latest);
+    if (last) found.set(session, last);
+  }
+  return found;
+}
+
+/** The data port's WebSocket for this page. */
+export function socketUrl(urls) {
+  const url = urls.find((candidate) => location.protocol !== "https:" || candidate.startsWith("https:")) ?? urls[0];
+  return url && `${url.replace(/^http/, "ws")}/socket`;
+}
