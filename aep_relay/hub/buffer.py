@@ -9,12 +9,15 @@ Invariants:
 * ``lost`` is the highest position that was evicted, and whether riders of that very position went with it, so that
   exhaustion is a comparison and never a guess (AEP-0003 §5, §7).
 * An Event at or below ``lost`` is never admitted again: the buffer could not say truthfully what it holds.
+* A cursor that stands still has something unread before it, unless that was evicted.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
+
+from aep_relay.protocol.position import MAX_POSITION
 
 if TYPE_CHECKING:
     from aep_relay.protocol.event import Event
@@ -43,27 +46,20 @@ class Lost(NamedTuple):
 class Cursor:
     """A place in a buffer that survives insertion and eviction around it.
 
-    ``key`` and ``last`` name the item read last; ``after`` is set until the first item was read and holds the
-    requested position, whose own entries are skipped while its riders are not.
+    ``key`` and ``last`` name the item read last, ``last`` by its ``(source, id)`` so that no evicted Event is kept
+    alive. ``after`` is set until something beyond it was read and holds the requested position, whose own entries are
+    skipped while its riders are not. ``lost`` is what was gone when the cursor was made or read last: each eviction
+    makes a new ``Lost``, so its identity tells whether there was one since.
     """
 
-    __slots__ = ("after", "key", "last", "until")
+    __slots__ = ("after", "key", "last", "lost", "until")
 
-    def __init__(
-        self, key: Position, *, after: Position | None = None, until: Position | None = None
-    ) -> None:
+    def __init__(self, key: Position, *, after: Position | None = None, lost: Lost | None = None) -> None:
         self.key = key
-        self.last: Event | None = None
+        self.last: tuple[str, str] | None = None
         self.after = after
-        self.until = until
-
-    def ahead(self, key: Position, *, rider: bool) -> bool:
-        """Say whether an Event that was just admitted at ``key`` will be read through this cursor."""
-        if self.until is not None and key > self.until:
-            return False
-        if key == self.key and key == self.after:
-            return rider
-        return key >= self.key
+        self.lost = lost
+        self.until: Position | None = None
 
 
 class SessionBuffer:
@@ -76,6 +72,7 @@ class SessionBuffer:
         "_ids",
         "_items",
         "_keys",
+        "_trimmed",
         "lost",
         "session",
         "size_bytes",
@@ -90,7 +87,8 @@ class SessionBuffer:
         self._head = 0
         self._ids: set[tuple[str, str]] = set()
         self._arrival = START
-        self._evicted_last: Event | None = None
+        self._evicted_last: tuple[str, str] | None = None
+        self._trimmed = False
 
     def __len__(self) -> int:
         return len(self._items) - self._head
@@ -124,7 +122,8 @@ class SessionBuffer:
 
     def _rider_key(self) -> Position:
         if len(self._items) == self._head:
-            return START
+            # Whoever resumes from the highest position there was has not seen it.
+            return START if self.lost is None else self.lost.position
         if self._arrival < self._keys[self._head]:
             # The entry it arrived after is gone: behind the newest one nobody who resumes can miss it.
             return self._keys[-1]
@@ -137,19 +136,20 @@ class SessionBuffer:
         """
         keys, items, head = self._keys, self._items, self._head
         first = items[head]
+        position = keys[head]
+        self._trimmed = False
         if first.position is None:
             self._forget(head, head + 1)
-            if self.lost is None:
-                self.lost = Lost(START, riders=True)
+            self.lost = Lost(position, riders=True)
             return 1
         end = head + 1
         while end < len(items) and items[end].position is None:
             end += 1
         if end == len(items) and end > head + 1:
             self._forget(head + 1, head + 2)
-            self.lost = Lost(keys[head], riders=True)
+            self._trimmed = True
+            self.lost = Lost(position, riders=True)
             return 1
-        position = keys[head]
         riders = end > head + 1 or (self.lost is not None and self.lost == (position, True))
         self._forget(head, end)
         self.lost = Lost(position, riders)
@@ -160,7 +160,7 @@ class SessionBuffer:
         for event in items[start:end]:
             self._ids.discard(event.key)
             self.size_bytes -= len(event.raw) + ITEM_OVERHEAD_BYTES
-        self._evicted_last = items[end - 1]
+        self._evicted_last = items[end - 1].key
         if start != self._head:
             del items[start:end]
             del self._keys[start:end]
@@ -195,48 +195,49 @@ class SessionBuffer:
         """Return the key of the last item, ``START`` when nothing is held."""
         return self._keys[-1] if len(self) else START
 
-    def cursor_after(self, position: Position) -> Cursor:
-        """Return a cursor that reads what follows ``position``, riders of ``position`` included."""
-        return Cursor(position, after=position)
-
     def cursor_at_start(self) -> Cursor:
-        """Return a cursor that reads from the earliest held Event, whichever that is when it first reads."""
-        return Cursor(START)
+        """Return a cursor at the earliest held Event, which notices whatever is evicted from now on."""
+        return Cursor(START if self.lost is None else self.lost.position, lost=self.lost)
 
-    def cursor_past_lost(self) -> Cursor:
-        """Return a cursor at the earliest held Event that notices when eviction overtakes it from now on."""
-        if self.lost is None:
-            return Cursor(START)
-        cursor = Cursor(self.lost.position)
-        cursor.last = self._evicted_last
+    def cursor_before(self, event: Event, key: Position) -> Cursor | None:
+        """Return a cursor whose next item is ``event``, admitted at ``key``; None when it is not held any more."""
+        at = self._find(event.key, key)
+        if at < 0:
+            return None
+        if at == self._head:
+            return self.cursor_at_start()
+        cursor = Cursor(self._keys[at - 1], lost=self.lost)
+        cursor.last = self._items[at - 1].key
         return cursor
 
-    def cursor_before(self, event: Event, key: Position) -> Cursor:
-        """Return a cursor whose next item is ``event``, which was just admitted at ``key``."""
-        at = self._find(event, key)
-        if at <= self._head:
-            return self.cursor_past_lost()
-        cursor = Cursor(self._keys[at - 1])
-        cursor.last = self._items[at - 1]
-        return cursor
+    def awaits(self, cursor: Cursor, event: Event, key: Position) -> bool:
+        """Say whether ``cursor`` has yet to read ``event``: held at ``key``, byte for byte, and not skipped."""
+        if event.key not in self._ids or (event.position is not None and event.position == cursor.after):
+            return False
+        start = max(self._index(cursor), bisect_left(self._keys, key, self._head))
+        end = bisect_right(self._keys, key, start)
+        return any(item.raw == event.raw for item in self._items[start:end])
 
     def overtaken(self, cursor: Cursor) -> bool:
         """Say whether something that ``cursor`` has yet to read was evicted."""
         lost = self.lost
-        if lost is None:
+        if lost is None or lost is cursor.lost:
             return False
         if cursor.last is None:
-            return cursor.after is not None and lost.after(cursor.after)
+            return cursor.after is None or lost.after(cursor.after)
         if cursor.key != lost.position:
             return cursor.key < lost.position
-        held = self._find(cursor.last, cursor.key) >= 0
-        return not held and cursor.last is not self._evicted_last
+        at = self._find(cursor.last, cursor.key)
+        if at < 0:
+            return cursor.last is not self._evicted_last
+        # What was read last is held: of what follows it, riders can have gone before it does.
+        return self._trimmed and self._items[at].position is not None
 
-    def _find(self, event: Event, key: Position) -> int:
+    def _find(self, identity: tuple[str, str], key: Position) -> int:
         keys, items = self._keys, self._items
         index = bisect_left(keys, key, self._head)
         while index < len(keys) and keys[index] == key:
-            if items[index] is event:
+            if items[index].key is identity:
                 return index
             index += 1
         return -1
@@ -263,7 +264,8 @@ class SessionBuffer:
         end = start + len(events)
         after = cursor.after
         cursor.key = self._keys[end - 1]
-        cursor.last = self._items[end - 1]
+        cursor.last = self._items[end - 1].key
+        cursor.lost = self.lost
         if after is not None:
             events = [event for event in events if event.position != after]
             # While riders of the requested position may still come, its own entries stay skipped.
@@ -290,4 +292,4 @@ def after_lost(lost: Lost | None) -> Position:
     if lost is None or lost.position == START:
         return (0, 0)
     epoch, seq = lost.position
-    return (epoch, seq + 1)
+    return (epoch, seq + 1) if seq < MAX_POSITION else (epoch + 1, 0)

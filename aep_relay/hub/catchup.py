@@ -10,9 +10,9 @@ from aep_relay.protocol import frames, sse
 from aep_relay.protocol.framing import Framing
 
 if TYPE_CHECKING:
-    from aep_relay.hub.buffer import Cursor
     from aep_relay.hub.fanout import FanOut
     from aep_relay.hub.peer import Peer
+    from aep_relay.hub.replay import Replay
     from aep_relay.hub.stats import Stats
     from aep_relay.hub.store import Store
     from aep_relay.hub.subscriptions import Subscription
@@ -27,12 +27,14 @@ SLICE_BYTES = 128 * 1024
 class CatchUp:
     """Reads replays forward."""
 
-    __slots__ = ("_fanout", "_stats", "_store")
+    __slots__ = ("_fanout", "_slice_bytes", "_stats", "_store")
 
     def __init__(self, store: Store, stats: Stats, fanout: FanOut) -> None:
         self._store = store
         self._stats = stats
         self._fanout = fanout
+        # A replay alone never fills an outbox: a consumer that replays is paced, not evicted.
+        self._slice_bytes = max(1, min(SLICE_BYTES, fanout.limits.soft_limit_bytes))
 
     def advance(self, peer: Peer) -> None:
         """Send the next slice of ``peer``'s first replay that is behind; at its end the replay turns live."""
@@ -40,48 +42,64 @@ class CatchUp:
             replay = subscription.replay
             if replay is None:
                 continue
-            budget = SLICE_EVENTS
+            events, size = SLICE_EVENTS, self._slice_bytes
             batch = Batch(subscription)
-            while replay.behind and budget > 0 and batch.size_bytes < SLICE_BYTES and peer.closing is None:
+            while replay.behind and events > 0 and size > 0 and peer.closing is None:
                 session, cursor = next(iter(replay.behind.items()))
                 if overtaken(self._store, session, cursor):
                     self._hand(peer, batch)
                     batch = Batch(subscription)
                     self._exhausted(peer, subscription, session)
-                budget -= self._read(peer, subscription, session, cursor, batch, budget)
+                before = batch.size_bytes
+                events -= self._read(peer, subscription, replay, batch, events, size)
+                size -= batch.size_bytes - before
             self._hand(peer, batch)
             if not replay.behind:
                 self._caught_up(peer, subscription)
             return
 
     def _read(
-        self, peer: Peer, subscription: Subscription, session: str, cursor: Cursor, batch: Batch, budget: int
+        self,
+        peer: Peer,
+        subscription: Subscription,
+        replay: Replay,
+        batch: Batch,
+        max_events: int,
+        max_bytes: int,
     ) -> int:
-        """Read on in one session; return how much of the budget that took."""
-        replay = subscription.replay
+        """Read on in the first session that is behind; return how many Events that took."""
+        session, cursor = next(iter(replay.behind.items()))
         buffer = self._store.get(session)
         events: list[Event] = []
         at_end = True
         if buffer is not None:
-            events, at_end = buffer.read(cursor, budget, SLICE_BYTES - batch.size_bytes)
+            events, at_end = buffer.read(cursor, max_events, max_bytes)
         ceiling, framing, filter_ = subscription.ceiling, peer.framing, subscription.filter
         position: Position | None = None
-        key = (subscription, session)
         for event in events:
-            if filter_.matches(event):
+            if filter_.matches(event) and event.key not in replay.had:
                 frame = self._fanout.frame(event, ceiling, framing)
                 batch.frames.append(frame)
-                batch.marks.append(Mark(session, event.position, False, 0))
+                # In order of position, so that riders need no bound of their own.
+                batch.marks.append(Mark(session, event.position, event.position, False, 0))
                 batch.size_bytes += len(frame)
                 position = event.position or position
         if framing is Framing.WEBSOCKET and position is not None:
-            if key not in batch.before:
-                base = subscription.base.get(session)
-                batch.before[key] = None if base is None else ((0, base),)
-            subscription.base[session] = position
-        if at_end and replay is not None:
+            self._note(subscription, session, position, batch)
+        if at_end:
             del replay.behind[session]
         return max(1, len(events))
+
+    def _note(self, subscription: Subscription, session: str, position: Position, batch: Batch) -> None:
+        """Note that all up to ``position`` is in ``batch`` or was handed over before."""
+        base = subscription.base
+        known = base.get(session)
+        batch.before.setdefault((subscription, session), None if known is None else ((0, known),))
+        if known is None and len(base) >= 2 * self._fanout.limits.max_sessions:
+            # Of a session that is wholly evicted there is nothing to resume.
+            for name in [name for name in base if self._store.get(name) is None]:
+                del base[name]
+        base[session] = position
 
     def _hand(self, peer: Peer, batch: Batch) -> None:
         if batch.frames:

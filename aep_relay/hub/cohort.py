@@ -157,6 +157,11 @@ class Cohort:
             return sealed
         return sealed[len(sealed) - count :] if count else []
 
+    def waiting_bytes(self, peer: Peer) -> int:
+        """Return how much was pushed that ``peer`` has not been handed."""
+        waiting = sum(batch.size_bytes for batch in self.missing(peer))
+        return waiting if self.open is None else waiting + self.open.size_bytes
+
     def retire(self, number: int) -> None:
         """Forget the batches up to ``number``: every member has been handed them."""
         count = len(self.sealed) - (self.number - number)

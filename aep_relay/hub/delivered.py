@@ -1,31 +1,30 @@
 """The positions a ``closing`` frame reports, worked out when a connection ends (AEP-0003 §3.5.4).
 
 A reported position is the highest up to which everything queued for that subscription and session has gone out. What
-is still queued holds it down, a backfill below it too, since duplicates are legal and losses are not.
+is still queued holds it down, a backfill below it too, and so does the cursor of a session that is still behind:
+duplicates are legal and losses are not. Where nothing is reported, nothing of that session was handed over.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aep_relay.hub.positions import higher, highest_since
+from aep_relay.hub.positions import after, before, higher, highest_since
 
 if TYPE_CHECKING:
-    from aep_relay.hub.outbox import Outbox
+    from aep_relay.hub.outbox import Key, Outbox
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.positions import Track
     from aep_relay.hub.store import Store
     from aep_relay.hub.subscriptions import Subscription
     from aep_relay.protocol.position import Position
 
-    Key = tuple[object, str | None]
-
 
 class Pending(NamedTuple):
     """What a queue still holds of one scope and session."""
 
-    lowest: Position | None
-    """Lowest position of which no byte was sent."""
+    bound: Position | None
+    """Lowest position that what is unsent rules out."""
     handed: Position | None
     """Highest position in the queue's first batch that was sent."""
     before: Track | None
@@ -54,8 +53,7 @@ def _pending(outbox: Outbox) -> dict[Key, Pending]:
     found: dict[Key, Pending] = {}
     for batch, first in outbox.unsent():
         for index, (_, mark, scopes) in enumerate(batch.entries()):
-            position = mark.position
-            if position is None:
+            if mark.bound is None:
                 continue
             for scope in scopes:
                 key = (scope, mark.session)
@@ -63,9 +61,9 @@ def _pending(outbox: Outbox) -> dict[Key, Pending]:
                 if known is None:
                     known = Pending(None, None, batch.before.get(key))
                 if index < first:
-                    known = known._replace(handed=higher(known.handed, position))
-                elif known.lowest is None or position < known.lowest:
-                    known = known._replace(lowest=position)
+                    known = known._replace(handed=higher(known.handed, mark.position))
+                elif known.bound is None or mark.bound < known.bound:
+                    known = known._replace(bound=mark.bound)
                 found[key] = known
     return found
 
@@ -73,52 +71,52 @@ def _pending(outbox: Outbox) -> dict[Key, Pending]:
 def _position(
     peer: Peer, subscription: Subscription, session: str, pending: dict[Key, Pending], store: Store
 ) -> Position | None:
-    live, live_pending = _live(peer, subscription, session, pending.get((subscription.group, session)))
-    replayed = subscription.base.get(session)
-    lowest = live_pending
-    queued = pending.get((subscription, session))
-    if queued is not None:
-        replayed = higher(highest_since(queued.before, -1), queued.handed)
-        if queued.lowest is not None and (lowest is None or queued.lowest < lowest):
-            lowest = queued.lowest
-    fit = [
-        position
-        for position in (live, replayed)
-        if position is not None and (lowest is None or position < lowest)
-    ]
-    if fit or lowest is None or (live is None and replayed is None):
-        return max(fit, default=None)
-    return _held_below(subscription, session, lowest, store)
-
-
-def _live(
-    peer: Peer, subscription: Subscription, session: str, queued: Pending | None
-) -> tuple[Position | None, Position | None]:
-    """Return the highest live position handed over and the lowest one pending."""
-    group = subscription.group
+    live = pending.get((subscription.group, session))
+    replayed = pending.get((subscription, session))
+    handed = [*_live(peer, subscription, session, live), *_replayed(subscription, session, replayed)]
+    bounds = [queued.bound for queued in (live, replayed) if queued is not None and queued.bound is not None]
     replay = subscription.replay
-    if group is None or (replay is not None and session in replay.behind):
-        # What this session has live is left to the cursor.
-        return None, None
+    if replay is not None and session in replay.behind:
+        # The rest of this session is left to the cursor, whatever the group has delivered to others.
+        bounds.append(after(replay.behind[session].key))
+    bound = min(bounds, default=None)
+    if bound is None:
+        return max(handed, default=None)
+    fit = max((position for position in handed if position < bound), default=None)
+    if not handed or max(handed) == fit:
+        return fit
+    return higher(fit, _held_below(subscription, session, bound, store)) or before(bound)
+
+
+def _live(peer: Peer, subscription: Subscription, session: str, queued: Pending | None) -> list[Position]:
+    """Return positions handed over live, the highest ones where that is known."""
+    group = subscription.group
+    if group is None:
+        return []
     track = group.tracks.get(session) if queued is None else queued.before
     skip = None if peer.outbox.skips is None else peer.outbox.skips.get((group, session))
     since = subscription.since
+    found = [None if queued is None else queued.handed]
     if skip is None:
-        position = highest_since(track, since)
+        found.append(highest_since(track, since))
     else:
-        position = highest_since(track, max(since, skip.stamp))
-        position = higher(higher(position, skip.kept), highest_since(skip.before, since))
-    if queued is None:
-        return position, None
-    return higher(position, queued.handed), queued.lowest
+        found += [highest_since(track, max(since, skip.stamp)), skip.kept, highest_since(skip.before, since)]
+    return [position for position in found if position is not None]
 
 
-def _held_below(subscription: Subscription, session: str, lowest: Position, store: Store) -> Position | None:
-    """Return the highest held position below a pending backfill that this subscription had been sent."""
+def _replayed(subscription: Subscription, session: str, queued: Pending | None) -> list[Position]:
+    """Return positions requested or handed over by the replay, the highest ones where that is known."""
+    base = subscription.base.get(session) if queued is None else highest_since(queued.before, -1)
+    found = [base, None if queued is None else queued.handed]
+    return [position for position in found if position is not None]
+
+
+def _held_below(subscription: Subscription, session: str, bound: Position, store: Store) -> Position | None:
+    """Return the highest held position below ``bound`` that this subscription asks for: it was handed all of them."""
     buffer = store.get(session)
     if buffer is None:
         return None
-    for event in buffer.below(lowest):
+    for event in buffer.below(bound):
         if subscription.filter.matches(event):
             return event.position
     return None

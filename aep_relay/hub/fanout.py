@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from aep_relay.hub.cohort import Cohort
 from aep_relay.hub.outbox import Mark
-from aep_relay.hub.positions import extend
+from aep_relay.hub.positions import after, extend
+from aep_relay.hub.replay import Replay
 from aep_relay.hub.subscriptions import Index
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.framing import Framing, encode
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.stats import Stats
     from aep_relay.hub.store import Store
-    from aep_relay.hub.subscriptions import Group
+    from aep_relay.hub.subscriptions import Group, Subscription
     from aep_relay.protocol.event import Event
     from aep_relay.protocol.position import Position
 
@@ -90,7 +91,11 @@ class FanOut:
         if not groups:
             return
         position = event.position
-        mark = Mark(event.session, position, event.severity < NOTICE, stamp)
+        bound = position
+        if bound is None and key is not None:
+            # A rider is replayed with the entry it stands behind.
+            bound = after(key)
+        mark = Mark(event.session, position, bound, event.severity < NOTICE, stamp)
         framed = self._framed
         framed.clear()
         mixed: dict[Cohort, list[Group]] | None = None
@@ -149,24 +154,46 @@ class FanOut:
 
     def _serving(self, peer: Peer, event: Event, key: Position | None, groups: list[Group]) -> list[Group]:
         """Return the groups of which ``peer``, who replays, is to get ``event`` live."""
-        crowded = peer.outbox.queued_bytes > peer.outbox.soft_limit_bytes
+        outbox, cohort = peer.outbox, peer.cohort
+        queued_bytes = outbox.queued_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
+        crowded = queued_bytes > outbox.soft_limit_bytes
         serving: dict[Group, None] = {}
         for subscription in peer.subscriptions.values():
             group = subscription.group
-            if group is None or group not in groups:
-                continue
-            replay = subscription.replay
-            if replay is not None:
-                if replay.leaves(event, key):
-                    continue
-                if crowded and key is not None and event.session is not None:
-                    # A replaying consumer is paced, not evicted: what the buffer holds it can read later.
-                    buffer = self._store.get(event.session)
-                    if buffer is not None and event.session not in replay.behind:
-                        replay.behind[event.session] = buffer.cursor_before(event, key)
-                        continue
-            serving[group] = None
+            if (
+                group is not None
+                and group in groups
+                and not self._leaves(subscription, event, key, crowded=crowded)
+            ):
+                serving[group] = None
         return list(serving)
+
+    def _leaves(
+        self, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
+    ) -> bool:
+        """Say whether ``event`` is left to a cursor of ``subscription``, which reads it from its session's buffer."""
+        session = event.session
+        at = event.position if key is None else key
+        buffer = None if session is None else self._store.get(session)
+        if buffer is None or session is None or at is None:
+            return False
+        replay = subscription.replay
+        cursor = None if replay is None else replay.behind.get(session)
+        if cursor is not None:
+            # A redelivery of what the cursor has yet to read would overtake what comes before it.
+            return buffer.awaits(cursor, event, at)
+        if not crowded or key is None:
+            return False
+        # A replaying consumer is paced, not evicted: what the buffer holds it can read later.
+        cursor = buffer.cursor_before(event, key)
+        if cursor is None:
+            return False
+        if replay is None:
+            replay = subscription.replay = Replay({}, ends=False)
+        elif len(replay.behind) >= 2 * self.limits.max_sessions:
+            return False
+        replay.behind[session] = cursor
+        return True
 
     def _track(self, group: Group, session: str, stamp: int, position: Position) -> None:
         tracks = group.tracks
@@ -254,6 +281,7 @@ class FanOut:
             cohort.seal()
             number = cohort.number
             size = sum(batch.size_bytes for batch in cohort.sealed)
+            events = sum(len(batch.frames) for batch in cohort.sealed)
             members = list(cohort.members)
             # Forgotten at once: what is published from here on is another flush's.
             self.backlog_bytes = max(0, self.backlog_bytes - size * len(members))
@@ -264,7 +292,7 @@ class FanOut:
                     if cost >= SLICE_COST_BYTES:
                         yield
                         cost = 0
-            self._stats.delivered_events += sum(len(batch.frames) for batch in cohort.sealed) * len(members)
+            self._stats.delivered_events += events * len(members)
             cohort.retire(number)
         self.backlog_bytes = 0
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from aep_relay.hub.positions import Track
     from aep_relay.protocol.position import Position
 
+    Key = tuple[object, str | None]
+    """A scope, which is a group or a subscription, and a session."""
+
 SEND_BYTES = 256 * 1024
 """Up to this much is joined for one ``send`` of a connection that has fallen behind."""
 
@@ -40,6 +43,9 @@ class Mark(NamedTuple):
 
     session: str | None
     position: Position | None
+    """What was delivered when it has gone out; None for an Event without a position."""
+    bound: Position | None
+    """As long as it has not gone out, a position from here up must not be reported as delivered."""
     droppable: bool
     """Severity ``debug`` or ``info``."""
     stamp: int
@@ -69,7 +75,7 @@ class Batch:
         """Whose subscription all frames serve, when they serve the same."""
         self.scopes: list[tuple[object, ...]] | None = None
         """For each frame the groups or subscriptions it serves, where that differs."""
-        self.before: dict[tuple[object, str | None], Track | None] = {}
+        self.before: dict[Key, Track | None] = {}
         """By scope and session: what had been delivered before this batch."""
         self.size_bytes = 0
         self._joined: bytes | None = None
@@ -137,7 +143,7 @@ class Outbox:
         self.head_sent_bytes = 0
         self.sent_bytes = 0
         self.dropped_events = 0
-        self.skips: dict[tuple[object, str | None], Skip] | None = None
+        self.skips: dict[Key, Skip] | None = None
 
     def __bool__(self) -> bool:
         return self.queue is not None
@@ -166,26 +172,27 @@ class Outbox:
         if self.skips is None or len(self.skips) > MAX_SKIPS:
             # Forgetting one means only that the reported position passes over a dropped Event.
             self.skips = {}
+        kept: dict[Key, Position] = {}
         for _, mark, scopes in batch.entries():
             if mark.position is not None:
                 for scope in scopes:
-                    self._note(self.skips, (scope, mark.session), mark, batch)
+                    key = (scope, mark.session)
+                    if not mark.droppable:
+                        kept[key] = max(mark.position, kept.get(key, mark.position))
+                    self._note(self.skips, key, mark, batch, kept.get(key))
 
     @staticmethod
-    def _note(
-        skips: dict[tuple[object, str | None], Skip], key: tuple[object, str | None], mark: Mark, batch: Batch
-    ) -> None:
+    def _note(skips: dict[Key, Skip], key: Key, mark: Mark, batch: Batch, kept: Position | None) -> None:
         skip = skips.get(key)
         before = batch.before.get(key)
-        if mark.droppable:
-            if skip is None:
-                skips[key] = Skip(mark.stamp, before, None)
-            else:
-                skips[key] = Skip(
-                    mark.stamp, skip.before, higher(skip.kept, highest_since(before, skip.stamp))
-                )
-        elif skip is not None:
-            skips[key] = Skip(skip.stamp, skip.before, higher(skip.kept, mark.position))
+        if not mark.droppable:
+            if skip is not None:
+                skips[key] = skip._replace(kept=higher(skip.kept, kept))
+        elif skip is None:
+            skips[key] = Skip(mark.stamp, before, kept)
+        else:
+            between = higher(highest_since(before, skip.stamp), kept)
+            skips[key] = Skip(mark.stamp, skip.before, higher(skip.kept, between))
 
     def push(self, data: bytes) -> bool:
         """Queue ``data``, whole frames that are not Events of a subscription; False above the hard limit."""

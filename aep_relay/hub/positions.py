@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aep_relay.protocol.position import MAX_POSITION
+
 if TYPE_CHECKING:
     from aep_relay.protocol.position import Position
 
@@ -45,3 +47,16 @@ def higher(one: Position | None, other: Position | None) -> Position | None:
     if one is None or other is None:
         return one or other
     return max(one, other)
+
+
+def after(position: Position) -> Position:
+    """Return the lowest pair above ``position``."""
+    return (position[0], position[1] + 1)
+
+
+def before(position: Position) -> Position | None:
+    """Return the highest position below ``position``, None when there is none."""
+    epoch, seq = position
+    if seq > 0:
+        return (epoch, seq - 1)
+    return (epoch - 1, MAX_POSITION) if epoch > 0 else None

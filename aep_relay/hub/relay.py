@@ -200,11 +200,14 @@ class Relay:
         if cohort is None:
             self.fanout.publish(event, key)
             return None
-        # The target has it: the batch that holds the command for its cohort is not for it.
+        # The target has it: the batch that holds the command for its cohort is not for it, nor is its replay.
         cohort.settle(target)
         self.fanout.publish(event, key)
         cohort.seal()
         target.seen = cohort.number
+        for subscription in target.subscriptions.values():
+            if subscription.replay is not None and event.session in subscription.replay.behind:
+                subscription.replay.had.add(event.key)
         return None
 
     def flush(self) -> bool:
@@ -248,6 +251,9 @@ class Relay:
         peer.subscriptions[id_] = subscription
         if from_ is not None or ends:
             subscription.replay, base = replay.plan(self.store, filter_, from_, ends=ends)
+            if grants is not None and from_ == "all":
+                for session in [name for name in subscription.replay.behind if not grants.may_see(name)]:
+                    del subscription.replay.behind[session]
             if peer.framing is Framing.WEBSOCKET:
                 subscription.base = base
         if not ends:

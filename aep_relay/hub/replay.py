@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from aep_relay.hub.buffer import START, Cursor, Lost
+from aep_relay.hub.buffer import START, Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
+    from aep_relay.hub.buffer import SessionBuffer
     from aep_relay.hub.store import Store
-    from aep_relay.protocol.event import Event
     from aep_relay.protocol.filters import Filter
     from aep_relay.protocol.position import Position, ResumePoint
 
@@ -25,19 +25,14 @@ if TYPE_CHECKING:
 class Replay:
     """The sessions one subscription has yet to catch up with, in order."""
 
-    __slots__ = ("behind", "ends")
+    __slots__ = ("behind", "ends", "had")
 
     def __init__(self, behind: dict[str, Cursor], *, ends: bool) -> None:
         self.behind = behind
         self.ends = ends
         """Whether the subscription is over when nothing is behind (``live=0``)."""
-
-    def leaves(self, event: Event, key: Position | None) -> bool:
-        """Say whether a live ``event``, admitted at ``key``, is left to the cursor of its session."""
-        if key is None or event.session is None:
-            return False
-        cursor = self.behind.get(event.session)
-        return cursor is not None and cursor.ahead(key, rider=event.position is None)
+        self.had: set[tuple[str, str]] = set()
+        """``(source, id)`` of commands ahead of a cursor that the consumer was handed as their target."""
 
 
 def plan(store: Store, filter_: Filter, from_: From, *, ends: bool) -> tuple[Replay, dict[str, Position]]:
@@ -45,8 +40,8 @@ def plan(store: Store, filter_: Filter, from_: From, *, ends: bool) -> tuple[Rep
     base: dict[str, Position] = {}
     behind: dict[str, Cursor] = {}
     if from_ is None or from_ == "all":
-        for session in _held(store, filter_) if from_ == "all" else ():
-            behind[session] = Cursor(START)
+        for buffer in _held(store, filter_) if from_ == "all" else ():
+            behind[buffer.session] = buffer.cursor_at_start()
     else:
         for point in from_:
             known = base.get(point.session)
@@ -57,34 +52,29 @@ def plan(store: Store, filter_: Filter, from_: From, *, ends: bool) -> tuple[Rep
                 behind[session] = Cursor(position, after=position)
     if ends:
         for session, cursor in behind.items():
-            buffer = store.get(session)
-            cursor.until = START if buffer is None else buffer.tail()
+            held = store.get(session)
+            cursor.until = START if held is None else held.tail()
     return Replay(behind, ends=ends), base
 
 
-def _held(store: Store, filter_: Filter) -> Iterable[str]:
-    if filter_.sessions is None:
-        return list(store)
-    return [session for session in filter_.sessions if store.get(session) is not None]
+def _held(store: Store, filter_: Filter) -> Iterator[SessionBuffer]:
+    for session in list(store) if filter_.sessions is None else filter_.sessions:
+        buffer = store.get(session)
+        if buffer is not None:
+            yield buffer
 
 
 def overtaken(store: Store, session: str, cursor: Cursor) -> bool:
     """Say whether eviction took something that ``cursor`` has yet to read, and if so move it past the loss."""
-    buffer = store.get(session)
-    if buffer is None:
-        lost = store.lost(session)
-        gone = lost is not None and _lost_ahead(lost, cursor)
-        if lost is not None and gone:
-            cursor.key, cursor.last, cursor.after = lost.position, None, None
-        return gone
-    if not buffer.overtaken(cursor):
+    lost = store.lost(session)
+    if lost is None or lost is cursor.lost:
         return False
-    past = buffer.cursor_past_lost()
-    cursor.key, cursor.last, cursor.after = past.key, past.last, None
-    return True
-
-
-def _lost_ahead(lost: Lost, cursor: Cursor) -> bool:
-    if cursor.last is not None:
-        return cursor.key < lost.position
-    return cursor.after is not None and lost.after(cursor.after)
+    buffer = store.get(session)
+    if buffer is not None:
+        gone = buffer.overtaken(cursor)
+    else:
+        # It had something before it, or it is still to tell what followed the requested position.
+        gone = cursor.last is not None or cursor.after is None or lost.after(cursor.after)
+    if gone:
+        cursor.key, cursor.last, cursor.after, cursor.lost = lost.position, None, None, lost
+    return gone
