@@ -17,8 +17,9 @@ MAX_OVERHEAD_BYTES = 16 * 1024
 """Size lines may take this much more than is reasonable for the data they frame."""
 _FREE_OVERHEAD_BYTES = 16
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*")
+_NEVER_IN_A_TRAILER = frozenset({b"content-length", b"host", b"transfer-encoding"})
 
 
 class ChunkedError(Exception):
@@ -110,8 +111,9 @@ class ChunkedDecoder:
             self._trailer_bytes += len(line) + 2
             if self._trailer_bytes > MAX_TRAILER_BYTES:
                 raise ChunkedError("the trailer is too long")
-            if not _TRAILER.fullmatch(line):
-                raise ChunkedError("a trailer field is malformed")
+            match = _TRAILER.fullmatch(line)
+            if match is None or match[1].lower() in _NEVER_IN_A_TRAILER:
+                raise ChunkedError("a trailer field is malformed, or has to stand in the head")
         else:
             self._state = _State.DONE
 

@@ -18,12 +18,8 @@ import contextlib
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
 
 import trio
-
-if TYPE_CHECKING:
-    from typing import Any
 
 RECEIVE_BYTES = 64 * 1024
 """What one receive asks for, unless it is told otherwise."""
@@ -43,15 +39,13 @@ class Interrupted(Exception):
 class Wire:
     """A connected stream socket. Takes the socket over, and makes it non-blocking."""
 
-    __slots__ = ("_sock", "closed", "local_name", "peer_name")
+    __slots__ = ("_sock", "closed", "peer_name")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self.closed = False
         self.peer_name = _peer_name(sock)
         """``address:port``, or ``unix:pid=N,uid=N``. Never text that the peer chose."""
-        self.local_name = _local_name(sock)
-        """``address:port``, or ``unix:path``."""
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             # The peer may be gone already, on some systems; the first use of the wire will say so.
@@ -199,9 +193,10 @@ def _peer_name(sock: socket.socket) -> str:
     if sock.family == socket.AF_UNIX:
         return _unix_peer_name(sock)
     try:
-        return _address_text(sock.getpeername())
+        host, port = sock.getpeername()[:2]
     except OSError:
         return "unknown"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _unix_peer_name(sock: socket.socket) -> str:
@@ -215,18 +210,3 @@ def _unix_peer_name(sock: socket.socket) -> str:
     except OSError:
         return "unix"
     return f"unix:pid={pid},uid={uid}"
-
-
-def _local_name(sock: socket.socket) -> str:
-    try:
-        address = sock.getsockname()
-    except OSError:
-        return "unknown"
-    if sock.family == socket.AF_UNIX:
-        return f"unix:{os.fsdecode(address)}"
-    return _address_text(address)
-
-
-def _address_text(address: Any) -> str:
-    host, port = address[0], address[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -27,7 +27,6 @@ class MemoryWire(Wire):
         # No socket: everything that would touch one is overridden.
         self.closed = False
         self.peer_name = "memory:peer"
-        self.local_name = "memory:local"
         self.sent = bytearray()
         self.sends: list[bytes] = []
         """What each ``send`` took that took anything."""

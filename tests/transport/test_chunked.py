@@ -41,8 +41,7 @@ GOOD = {
     "leading zeros": (b"0005\r\nhello\r\n0\r\n\r\n", b"hello"),
     "line breaks in the data": (b"4\r\n\r\n\r\n\r\n0\r\n\r\n", b"\r\n\r\n"),
     "extensions": (b'5;a=b;c="d e" \r\nhello\r\n0;x\r\n\r\n', b"hello"),
-    "a space before an extension": (b"5 ;a\r\nhello\r\n0\r\n\r\n", b"hello"),
-    "a trailer": (b"0\r\nX: y\r\nContent-Length: 7\r\n\r\n", b""),
+    "a trailer": (b"0\r\nX: y\r\nX-Content-Length: 7\r\n\r\n", b""),
     "the limit": (b"3e8\r\n" + bytes(1000) + b"\r\n0\r\n\r\n", bytes(1000)),
 }
 
@@ -54,6 +53,7 @@ BAD = {
     "no digit": b"g\r\nhello\r\n0\r\n\r\n",
     "a space behind the size": b"5 \r\nhello\r\n0\r\n\r\n",
     "a space before the size": b" 5\r\nhello\r\n0\r\n\r\n",
+    "a space before an extension": b"5 ;a\r\nhello\r\n0\r\n\r\n",
     "an underscore": b"1_0\r\nhello\r\n0\r\n\r\n",
     "a size beyond 64 bits": b"10000000000000005\r\nhello\r\n0\r\n\r\n",
     "a bare LF after the size": b"5\nhello\r\n0\r\n\r\n",
@@ -65,6 +65,9 @@ BAD = {
     "a LF in an extension": b"5;a\nb\r\nhello\r\n0\r\n\r\n",
     "an endless extension": b"5;" + b"a" * MAX_LINE_BYTES + b"\r\nhello\r\n0\r\n\r\n",
     "a trailer without a colon": b"0\r\nX\r\n\r\n",
+    "a length in the trailer": b"0\r\nContent-Length: 5\r\n\r\n",
+    "a coding in the trailer": b"0\r\nX: y\r\ntransfer-encoding: chunked\r\n\r\n",
+    "a host in the trailer": b"0\r\nHOST:a\r\n\r\n",
     "a folded trailer": b"0\r\nX: a\r\n b\r\n\r\n",
     "a trailer with a NUL": b"0\r\nX: \0\r\n\r\n",
     "a bare LF in the trailer": b"0\r\nX: a\n\r\n\r\n",
