@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     with machine.favoured() as nice:
         facts = machine.describe(server_core, load_core, nice, nats.version())
         rows, failed = _run(options.scenario or list(SCENARIOS), bench)
-    print(f"{report.heading(command, facts)}\n\n{report.table(rows)}")
+    print(f"{report.heading(command, facts)}\n\n{report.table(rows)}\n{report.disturbance(rows)}".rstrip())
     if options.json:
         options.json.write_text(report.as_json(command, facts, rows) + "\n")
     return int(failed or any(row.verdict is report.Verdict.MISS for row in rows))

@@ -72,6 +72,12 @@ class Row:
             return 1.0
         return max(1.0, self.yardstick.value / self.yardstick.reference)
 
+    @property
+    def waited(self) -> float:
+        """The share of the clock in which the server was ready but something else held its core."""
+        share = self.details.get("server_waited", 0.0)
+        return share if isinstance(share, float) else 0.0
+
     def as_dict(self) -> dict[str, object]:
         """The row for the JSON, its verdict and ratio included."""
         return {**asdict(self), "ratio": self.ratio, "verdict": self.verdict.value}
@@ -92,6 +98,7 @@ class Row:
         ]
 
 
+DISTURBED_SHARE = 0.02
 HEADINGS = ["scenario", "figure", "measured", "target", "yardstick", "ratio", "verdict"]
 
 
@@ -114,6 +121,19 @@ def table(rows: Sequence[Row]) -> str:
 def heading(command: str, facts: Mapping[str, str]) -> str:
     """What the table was made by and on."""
     return "\n".join([f"`{command}`", ", ".join(f"{name} {value}" for name, value in facts.items())])
+
+
+def disturbance(rows: Sequence[Row]) -> str:
+    """Which scenarios shared the core with other load, and how much; empty if none did.
+
+    CPU time is hardly touched by that, latency is.
+    """
+    disturbed = [row for row in rows if row.waited > DISTURBED_SHARE]
+    if not disturbed:
+        return ""
+    names = ", ".join(dict.fromkeys(row.scenario for row in disturbed))
+    share = max(row.waited for row in disturbed)
+    return f"Not undisturbed: other load held the server's core for up to {share:.0%} of the time in {names}."
 
 
 def as_json(command: str, facts: Mapping[str, str], rows: Sequence[Row]) -> str:

@@ -145,7 +145,9 @@ def latency(bench: Bench) -> list[Row]:
         for _ in range(bench.repeat):
             for each in found.values():
                 each.measure()
-    details = {name: each.details() for name, each in found.items()}
+    details = windows.details() | {
+        name: each.details() for name, each in found.items() if each is not windows
+    }
     yardstick = Yardstick("nats-server", found["nats"].p99_ms) if "nats" in found else None
     figure = "an Event every ms, 10 consumers, p99"
     return [Row("latency", figure, "ms", windows.p99_ms, 5.0, yardstick, details)]
@@ -164,7 +166,7 @@ def stalled(bench: Bench) -> list[Row]:
                 beside.measure()
     figure = "100 healthy at 1,000 Events/s beside a stalled one, p99"
     yardstick = Yardstick("without it", alone.p99_ms, limit=1.2)
-    details = {"with": beside.details(), "without": alone.details()}
+    details = beside.details() | {"without": alone.details()}
     return [Row("stalled", figure, "ms", beside.p99_ms, None, yardstick, details)]
 
 

@@ -63,6 +63,17 @@ def test_table_lines_up_and_json_holds_what_it_leaves_out() -> None:
     assert written["rows"][1]["ratio"] is None
 
 
+def test_other_load_on_the_core_is_told() -> None:
+    quiet = Row("quiet", "f", "us", 1.0, details={"server_waited": 0.01})
+    rows = [
+        quiet,
+        Row("busy", "f", "us", 1.0, details={"server_waited": 0.051}),
+        Row("unknown", "f", "us", 1.0),
+    ]
+    assert report.disturbance([quiet]) == ""
+    assert report.disturbance(rows).endswith("up to 5% of the time in busy.")
+
+
 def test_events_are_of_one_size_distinct_and_told_apart_by_their_marker() -> None:
     made = events.Session("s_one").events(150) + events.Session("s_other", severity="info").events(150)
     assert {len(event) for event in made} == {events.EVENT_BYTES}
