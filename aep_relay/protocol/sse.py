@@ -23,9 +23,6 @@ PING: Final = b": ping\n\n"
 REPLAY_COMPLETE: Final = b": replay-complete\n\n"
 """The last of a stream that was asked to replay and end."""
 
-LAST_CHUNK: Final = b"0\r\n\r\n"
-"""The end of a chunked response."""
-
 _BREAKS_A_LINE = re.compile("[\0\r\n]")
 
 
