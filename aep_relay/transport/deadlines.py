@@ -19,6 +19,8 @@ SWEEP_SECONDS = 1.0
 
 _SLICE = 2_000
 """So many are looked at before other tasks get a turn."""
+_DUE_SLICE = 100
+"""So many are called, each to send something perhaps, before other tasks get a turn."""
 
 
 class Waiting(Protocol):
@@ -32,19 +34,40 @@ class Waiting(Protocol):
 
 
 class Deadlines:
-    """The set of what waits, and the task that sweeps it."""
+    """What waits, and the task that looks for what is late.
 
-    __slots__ = ("waiting",)
+    There are two kinds: what waits for a moment, thousands of times a second, is in ``waiting``, and each of it is
+    looked at once a second; what lives for long and is due at long intervals is watched, and looked at when it
+    is due.
+    """
+
+    __slots__ = ("_slots", "_watched", "waiting")
 
     def __init__(self) -> None:
         self.waiting: set[Waiting] = set()
         """Whoever waits adds itself before and removes itself after, in ``finally``."""
+        self._watched: dict[Waiting, int] = {}
+        self._slots: dict[int, list[Waiting]] = {}
+
+    def watch(self, waiting: Waiting) -> None:
+        """Call ``expire`` whenever ``waiting.deadline`` has passed, until ``forget``.
+
+        It sets its next deadline itself. To be called again when the deadline is brought forward.
+        """
+        slot = int(waiting.deadline / SWEEP_SECONDS) + 1
+        self._watched[waiting] = slot
+        self._slots.setdefault(slot, []).append(waiting)
+
+    def forget(self, waiting: Waiting) -> None:
+        """Watch ``waiting`` no longer."""
+        self._watched.pop(waiting, None)
 
     async def run(self) -> NoReturn:
-        """Sweep once every ``SWEEP_SECONDS``, until cancelled."""
+        """Look once every ``SWEEP_SECONDS``, until cancelled."""
         while True:
             await trio.sleep(SWEEP_SECONDS)
             await self._sweep()
+            await self._call_due()
 
     async def _sweep(self) -> None:
         candidates = list(self.waiting)
@@ -56,3 +79,16 @@ class Deadlines:
                 # It may have stopped waiting, or begun to wait for something else, since the list was made.
                 if waiting.deadline <= now and waiting in self.waiting:
                     waiting.expire()
+
+    async def _call_due(self) -> None:
+        last = int(trio.current_time() / SWEEP_SECONDS)
+        for slot in sorted(number for number in self._slots if number <= last):
+            for count, waiting in enumerate(self._slots.pop(slot)):
+                if count % _DUE_SLICE == _DUE_SLICE - 1:
+                    await trio.lowlevel.checkpoint()
+                if self._watched.get(waiting) != slot:
+                    continue
+                if waiting.deadline <= trio.current_time():
+                    waiting.expire()
+                if waiting in self._watched:
+                    self.watch(waiting)

@@ -71,3 +71,44 @@ async def test_others_get_a_turn_during_a_long_sweep(autojump_clock: MockClock) 
         nursery.start_soon(watch)
     assert len({count for count in seen if 0 < count < 10_000}) >= 2
     assert all(len(waiter.expired_at) == 1 for waiter in waiters)
+
+
+class Watched:
+    """Is due every ``interval_seconds``."""
+
+    def __init__(self, deadlines: Deadlines, deadline: float, interval_seconds: float) -> None:
+        self.deadline = deadline
+        self.interval_seconds = interval_seconds
+        self.expired_at: list[float] = []
+        deadlines.watch(self)
+
+    def expire(self) -> None:
+        self.expired_at.append(trio.current_time())
+        self.deadline = trio.current_time() + self.interval_seconds
+
+
+async def test_what_is_watched_is_called_whenever_it_is_due(autojump_clock: MockClock) -> None:
+    deadlines = Deadlines()
+    often, seldom = Watched(deadlines, 2, 2), Watched(deadlines, 5, 30)
+    await run_for(deadlines, 40)
+    assert seldom.expired_at == [pytest.approx(6), pytest.approx(37)]
+    assert len(often.expired_at) == pytest.approx(13, abs=1)
+    assert all(late - early >= 2 for early, late in zip(often.expired_at, often.expired_at[1:], strict=False))
+
+
+async def test_a_deadline_that_was_moved_is_kept(autojump_clock: MockClock) -> None:
+    deadlines = Deadlines()
+    later, sooner = Watched(deadlines, 3, 100), Watched(deadlines, 50, 100)
+    later.deadline = 20
+    sooner.deadline = 5
+    deadlines.watch(sooner)
+    await run_for(deadlines, 60)
+    assert (later.expired_at, sooner.expired_at) == ([pytest.approx(21)], [pytest.approx(6)])
+
+
+async def test_what_is_forgotten_is_not_called(autojump_clock: MockClock) -> None:
+    deadlines = Deadlines()
+    watched = Watched(deadlines, 3, 1)
+    deadlines.forget(watched)
+    await run_for(deadlines, 10)
+    assert watched.expired_at == []
