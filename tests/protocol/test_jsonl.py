@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -58,7 +59,7 @@ def test_lines_whole_and_byte_by_byte(stream: bytes, lines: Lines) -> None:
 @given(st.text("ab \r\n", max_size=60).map(str.encode), st.lists(st.integers(0, 60)), st.integers(1, 8))
 def test_cuts_do_not_matter(stream: bytes, cuts: list[int], max_line_bytes: int) -> None:
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    chunks = [stream[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    chunks = [stream[start:end] for start, end in pairwise(edges)]
     assert read(chunks, max_line_bytes) == read([stream], max_line_bytes)
 
 
