@@ -40,7 +40,7 @@ export async function held() {
   const found = new Map();
   for (const { session, latest } of sessions) {
     const last = latest && position(latest);
-    if (last) found.set(session, last);
+    if (last?.exact) found.set(session, last);
   }
   return found;
 }

@@ -167,7 +167,7 @@ export class Feed {
 
   #event(event, raw) {
     const position = positionOf(event, raw);
-    if (position) {
+    if (position?.exact) {
       const last = this.positions.get(event.session);
       if (!last || compare(position, last) > 0) {
         if (!last && this.positions.size >= MAX_POSITIONS) this.positions.delete(this.positions.keys().next().value);

@@ -15,6 +15,8 @@ export class Inbox {
 
   render() {
     const requests = [...this.fleet.requests.values()].reverse();
+    // What can be answered here comes first, the newest before the others.
+    requests.sort((a, b) => Boolean(this.#why(a.event)) - Boolean(this.#why(b.event)));
     const shown = requests.slice(0, MAX_CARDS);
     for (const id of this.cards.keys()) if (!this.fleet.requests.has(id)) this.cards.delete(id);
     for (const request of shown) {
@@ -54,7 +56,14 @@ export class Inbox {
       el(
         "article",
         { "aria-label": `Question of ${clean(event.agent, 40)}` },
-        el("p", { class: "asks" }, el("strong", {}, quoted(event.agent, 60)), " asks for ", quoted(data.kind ?? "attention", 40), event.subject ? ": " : "", event.subject ? quoted(event.subject, 120) : ""),
+        el(
+          "p",
+          { class: "asks" },
+          el("strong", {}, quoted(event.agent, 60)),
+          " asks ",
+          el("span", { class: "kind" }, clean(data.kind ?? "attention", 40)),
+          event.subject === undefined ? null : quoted(event.subject, 120),
+        ),
         el("blockquote", { class: "prompt" }, quoted(data.prompt ?? "", 4000)),
         el(
           "p",
@@ -169,7 +178,7 @@ function list(value) {
 
 /** The element for one form field, and what reads its value: undefined for none. */
 function fieldOf(field) {
-  const label = () => [quoted(field.label ?? field.id, 120), field.required ? " (required)" : ""];
+  const label = () => [el("span", {}, quoted(field.label ?? field.id, 120), field.required === true ? " (required)" : "")];
   const choices = list(field.choices).filter((choice) => typeof object(choice).id === "string");
   if (field.type === "boolean") {
     const input = el("input", { type: "checkbox" });

@@ -99,7 +99,7 @@ export class Numbers {
 }
 
 function newConsumer(consumer) {
-  const cells = Object.fromEntries(["filter", "state"].map((name) => [name, el("span", { class: name })]));
+  const cells = Object.fromEntries(["filter", "state"].map((name) => [name, el("span", { class: name === "filter" ? "filter-text" : name })]));
   for (const name of ["lag", "delivered", "dropped"]) cells[name] = el("td", { class: `num ${name}` });
   const who = consumer.agent ? [quoted(consumer.agent, 40), " "] : [];
   const name = el("th", { scope: "row" }, ...who, el("span", { class: "hint" }, `#${consumer.id} ${consumer.binding} ${clean(consumer.remote, 60)}`));

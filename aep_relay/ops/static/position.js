@@ -25,16 +25,22 @@ export function parseExact(raw) {
   });
 }
 
-/** `{epoch, seq}` in decimal digits, null where they are not known exactly. */
+function wholeNumber(value) {
+  return typeof value === "bigint" || Number.isSafeInteger(value);
+}
+
+/** `{epoch, seq, exact}` in decimal digits; not exact where the browser rounded a number. Null for what is none. */
 export function position({ epoch = 0, seq }) {
-  const exact = [epoch, seq].every((part) => typeof part === "bigint" || Number.isSafeInteger(part));
-  return exact ? { epoch: String(epoch), seq: String(seq) } : null;
+  const parts = [epoch, seq];
+  const exact = parts.every(wholeNumber);
+  if (!exact && !parts.every((part) => typeof part === "bigint" || Number.isInteger(part))) return null;
+  return { epoch: String(BigInt(epoch)), seq: String(BigInt(seq)), exact };
 }
 
 /** The position of `event`, whose JSON text is `raw`; null when it has none. */
 export function positionOf(event, raw) {
   if (event.seq === undefined || event.session === undefined) return null;
-  return position(event) ?? position(parseExact(raw));
+  return wholeNumber(event.seq) && wholeNumber(event.epoch ?? 0) ? position(event) : position(parseExact(raw));
 }
 
 function compareDigits(a, b) {

@@ -28,11 +28,23 @@ export function severityOf(event) {
   return event.severity ?? "info";
 }
 
-/** The Event's text, indented where nothing is lost by it. */
-function pretty(raw) {
-  const indented = JSON.stringify(JSON.parse(raw), null, 2);
-  // Numbers that JavaScript rounds, and doubled members of `data`, show in the text only.
-  return JSON.stringify(JSON.parse(indented)) === raw ? indented : raw;
+/** The Event's own text, with line breaks and indentation between its tokens and not a character changed. */
+export function indented(raw) {
+  let out = "";
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  for (const [token] of raw.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g)) {
+    if (token === "{" || token === "[") {
+      depth += 1;
+      out += token + line();
+    } else if (token === "}" || token === "]") {
+      depth -= 1;
+      // An empty pair stays together.
+      out = /[{[]\s*$/.test(out.slice(-200)) ? out.trimEnd() + token : out + line() + token;
+    } else if (token === ",") out += token + line();
+    else out += token === ":" ? ": " : token;
+  }
+  return out;
 }
 
 /** A list item that shows `event` and, opened, all of it. `actions` are buttons to show with the whole. */
@@ -43,7 +55,7 @@ export function row(event, raw, position, { actions = () => [], session = true }
     "details",
     {
       ontoggle: () => {
-        if (details.open && !body.firstChild) body.append(...actions(), el("pre", {}, clean(pretty(raw), 20000)));
+        if (details.open && !body.firstChild) body.append(...actions(), el("pre", {}, clean(indented(raw), 20000)));
       },
     },
     el(

@@ -70,20 +70,34 @@ export class Sessions {
   #row(session) {
     const state = el("span", { class: "state" });
     const since = el("td", { class: "num" });
-    const last = el("td", { class: "type" });
+    const last = el("td", { class: "type spare" });
     const name = el("button", { type: "button", class: "linklike", onclick: () => this.open(session.name, session.source) }, quoted(session.name, 60));
-    const row = el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, quoted(session.agent, 40)), el("td", {}, state), since, last);
+    const row = el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, name, el("span", { class: "under hint" }, quoted(session.agent, 40))),
+      el("td", { class: "spare" }, quoted(session.agent, 40)),
+      el("td", {}, state),
+      since,
+      last,
+    );
     return { row, state, since, last };
   }
 
   #agents() {
     const names = [...this.fleet.agents.keys()].sort().slice(0, MAX_AGENTS);
+    const counts = new Map();
+    for (const session of this.fleet.sessions.values()) {
+      const state = stateOf(session);
+      if (!counts.has(session.agent)) counts.set(session.agent, {});
+      counts.get(session.agent)[state] = (counts.get(session.agent)[state] ?? 0) + 1;
+    }
     const items = names.map((name) => {
       const agent = this.fleet.agents.get(name);
       let item = this.agents.get(name);
       if (!item) this.agents.set(name, (item = { words: el("span", { class: "hint" }) }));
       item.element ??= el("li", {}, el("strong", {}, quoted(name, 40)), " ", item.words);
-      const words = [];
+      const words = STATES.filter((state) => counts.get(name)?.[state]).map((state) => `${counts.get(name)[state]} ${state}`);
       if (typeof agent.presence === "string") words.push(clean(agent.presence, 20));
       if (agent.health?.status && agent.health.status !== "ok") words.push(clean(agent.health.status, 20), clean(agent.health.detail ?? "", 60));
       if (agent.idleSince) words.push(`idle since ${ago(agent.idleSince)}`);
