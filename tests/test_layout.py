@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "protocol": set[str](),
     "hub": {"protocol"},
     "transport": {"protocol"},
-    "config": {"hub"},
+    "config": {"hub", "protocol"},
     "logs": set[str](),
     "bindings": SECOND,
     "upstream": SECOND,

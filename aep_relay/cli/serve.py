@@ -34,8 +34,7 @@ def command(file: Path | None, host: str | None, port: int | None, token_file: s
 
     from aep_relay import daemon, logs
 
-    secrets = [] if config.auth.token is None else [config.auth.token]
-    logs.configure(config.log.level, config.log.format, sys.stderr, secrets)
+    logs.configure(config.log.level, config.log.format, sys.stderr, config.secrets)
     log = structlog.get_logger()
     for warning in config.warnings:
         log.warning("configuration", detail=warning)

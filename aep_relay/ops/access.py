@@ -7,10 +7,9 @@ cross-origin headers, and a Host that is not this machine's (DNS rebinding) is r
 
 from __future__ import annotations
 
-import re
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from aep_relay.config.hosts import host_name
 from aep_relay.protocol.errors import Forbidden
 from aep_relay.transport.request import Request
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_OWN_ORIGINS = 32
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -45,10 +43,7 @@ def check(
 
 
 def _is_ours(service: Observed, host: str) -> bool:
-    name = host_name(host)
-    if name is None:
-        return False
-    return is_loopback(name) or name == (service.config.operator.host or "").lower()
+    return service.config.allows_host(host) or host_name(host) == (service.config.operator.host or "").lower()
 
 
 def _learn_origin(service: Observed, host: str) -> None:
@@ -56,27 +51,11 @@ def _learn_origin(service: Observed, host: str) -> None:
 
     It opens nothing: with a token, a page of any origin still needs it.
     """
-    if _HOST.fullmatch(host) is None or len(service.own_origins) >= MAX_OWN_ORIGINS:
+    if host_name(host) is None or len(service.own_origins) >= MAX_OWN_ORIGINS:
         return
     service.own_origins.add(f"http://{host.lower()}")
     if service.config.auth.behind_tls_proxy:
         service.own_origins.add(f"https://{host.lower()}")
-
-
-def host_name(host: str) -> str | None:
-    """Return the name in a Host field, in lower case and without its port; None when it is malformed."""
-    match = _HOST.fullmatch(host)
-    return None if match is None else match[1].lower()
-
-
-def is_loopback(name: str) -> bool:
-    """Whether ``name``, as in a Host field, is this machine and no other."""
-    if name in _LOOPBACK_NAMES:
-        return True
-    try:
-        return ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def own_origins(host: str | None, bound: Iterable[object]) -> set[str]:

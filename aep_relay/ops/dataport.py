@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from aep_relay.ops.access import host_name, is_loopback
+from aep_relay.config.hosts import host_name, is_loopback
 
 if TYPE_CHECKING:
     from aep_relay.ops.observed import Observed

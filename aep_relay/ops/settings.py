@@ -10,8 +10,8 @@ MASK = "[masked]"
 
 
 def document(config: Config) -> dict[str, object]:
-    """Return the whole configuration as JSON values; what ``repr`` keeps to itself is masked."""
-    return {setting.name: _value(getattr(config, setting.name)) for setting in fields(Config)}
+    """Return the whole configuration as JSON values; what ``repr`` keeps to itself is masked or left out."""
+    return {setting.name: _value(getattr(config, setting.name)) for setting in fields(Config) if setting.repr}
 
 
 def _value(value: object) -> object:
