@@ -1,0 +1,240 @@
+"""Assignments of secrets: ``password=…`` and its relatives in the redaction pipeline (AEP-0003 §9.4a and b).
+
+Owns which keys are secret, the signs that may stand behind them, and where a value ends. A quoted value
+goes up to its closing quote, a JSON array or object up to its bracket; a bare value goes up to white space,
+or to what is plainly the next member of a list, a query or a header. A quote or a bracket that is never
+closed hides rather too much. Linear: what is read in search of an end is consumed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from aep_relay.protocol.redaction.patterns import Match, Pattern, compile_pattern
+from aep_relay.protocol.redaction.secrets import QUOTE, SECRET, SPACE
+
+_KEYWORD = (
+    rb"(?i:pass(?:word|wd|phrase|code)|secret(?:_id)?|token|api[ _-]?key|credential"
+    rb"|(?:access|account|auth|private|encryption|signing|master|client)[_-]?key"
+    rb"|[;?&]" + SPACE + rb"*pwd)|[A-Z]_(?:PASS|PWD)"
+)
+_SUFFIX = rb"(?i:[_-]?(?:access[_-]?key|key|hash|value|base64|b64)|[_-]?confirmation|[0-9]{1,3})?"
+_KEY_END = rb"(?:" + QUOTE + rb"|[*_]{1,3}|\]|%5[Dd]){0,4}"
+_EQUALS = rb"(?:[=:]|%3[AaDd]|\\+u003[AaDd]|\xef\xbc[\x9a\x9d])"
+_SIGN = (
+    SPACE + rb"*" + _EQUALS + rb"(?:" + SPACE + rb"*[=:>])*"
+    rb"(?:" + SPACE + rb"*[*_]{1,3}" + SPACE + rb")?" + SPACE + rb"*"
+)
+# {"name": "token", "value": "…"}
+_NAMED = QUOTE + rb"?" + SPACE + rb"*,?" + SPACE + rb"*" + QUOTE + rb"?(?i:value)" + QUOTE + rb"?" + _SIGN
+_SCHEME = rb"(?i:bearer|basic|token|digest|negotiate|apikey|bot)"
+_AUTHORIZATION = (
+    rb"(?i:authorization)"
+    + QUOTE
+    + rb"?(?:"
+    + _SIGN
+    + rb"|"
+    + SPACE
+    + rb"*,"
+    + SPACE
+    + rb"*)"
+    + QUOTE
+    + rb"?"
+    + _SCHEME
+    + rb"(?:"
+    + SPACE
+    + rb"|%20|\+)+"
+)
+# Behind an option white space is enough, and a comma between the elements of an argument list.
+_OPTION_END = rb"(?:(?:" + QUOTE + rb",)?" + SPACE + rb"+|" + QUOTE + rb"," + SPACE + rb"*)"
+
+# The patterns of `re` here are only matched at a given place. They read a bounded number of bytes, or a run
+# of one kind that is then consumed, and are several times cheaper for that than RE2.
+_OPENING = re.compile(rb"[bBfFlLrRuU@$]{0,2}(" + QUOTE + rb")")
+_LINE_END = rb"|[\r\n]"
+_CLOSING = {
+    **{mark: compile_pattern(rb"(\\*)" + mark + _LINE_END) for mark in (b'"', b"'", b"`")},
+    **{mark: compile_pattern(rb"(\\*)" + mark) for mark in (b'"""', b"'''")},
+    **{
+        mark: compile_pattern(rb"()" + mark + _LINE_END)
+        for mark in (b"&quot;", b"&apos;", b"&#34;", b"&#39;", b"%22", b"%27")
+    },
+    **{mark: compile_pattern(rb"()\xe2\x80[\x98\x99]|[\r\n]") for mark in (b"\xe2\x80\x98", b"\xe2\x80\x99")},
+    **{mark: compile_pattern(rb"()\xe2\x80[\x9c\x9d]|[\r\n]") for mark in (b"\xe2\x80\x9c", b"\xe2\x80\x9d")},
+}
+_WORD = re.compile(rb"\w")
+_ORDINARY = re.compile(rb"""[^\s"'`&,;\\%)\]}><]+""")
+_NEXT_KEY = SPACE + rb"*" + QUOTE + rb"?[\w.\[\]-]{1,64}" + QUOTE + rb"?" + SPACE + rb"{0,8}" + _EQUALS
+_SPECIAL = re.compile(rb"\\+|.", re.DOTALL)
+_BARE_STOP = re.compile(
+    rb"\s"
+    rb"|(?:[&,;]|\\+u0026|%26|\\+[nrt])" + _NEXT_KEY + rb"|\\*[\"'`](?:[\s,;:)\]}>|&+]|\Z)"
+    rb"|[,;)\]}>\"'`]{1,8}(?:\s|\Z)|[)\]}]{1,8}(?:[,;]|\\{0,8}[\"'`])"
+    rb"|</?[A-Za-z][\w:.-]{0,40}\s?/?>"
+)
+_ELEMENT_END = re.compile(rb"[^<]*(?:<!\[CDATA\[[^<]*)?</")
+_BRACKET_OR_QUOTE = compile_pattern(rb'(\\*)"|[\[\]{}]')
+_SPACES = re.compile(SPACE + rb"*")
+_FURTHER_SIGN = re.compile(rb"[ \t]*=[ \t]*")
+# A value that only announces the value: an authentication scheme, the mark of a YAML block, a YAML tag.
+_ANY_SIGN = re.compile(_EQUALS)
+_ANNOUNCEMENT = re.compile(rb"(?i:bearer|basic|token)|[|>][0-9+-]{0,2}|!\S*")
+_MOST_ANNOUNCEMENTS = 2
+# "--token" is followed by its value on a command line, and by these in prose.
+_PROSE_AFTER_OPTION = frozenset(
+    b"and are argument arguments as by can flag flags for from has if in is must not of on option options or"
+    b" parameter should switch that the to was when which will with".split()
+)
+
+
+def assignment_pattern(names: Sequence[str] = ()) -> bytes:
+    """Return the pattern of a secret key and its sign, up to where the value starts.
+
+    ``names`` are further keys whose values are secret (AEP-0003 §9.4b), in any case and from a word's start.
+    """
+    keys = rb"(?:(?:" + _KEYWORD + rb")" + _SUFFIX + rb"".join(map(_listed, names)) + rb")"
+    return (
+        rb"--[\w-]*" + keys + _KEY_END + rb"(?:" + _SIGN + rb"|" + _OPTION_END + rb")"
+        rb"|<[\w:.-]*" + keys + rb"(?:\s[^<>]*)?>"
+        rb"|" + keys + _KEY_END + rb"(?:" + _SIGN + rb"|" + _NAMED + rb")"
+        rb"|" + _AUTHORIZATION
+    )
+
+
+def _listed(name: str) -> bytes:
+    encoded = name.encode("utf-8", "surrogatepass")
+    literal = b"".join(b"\\x%02x" % byte for byte in encoded)
+    return (rb"|\b" if encoded[:1].isalnum() else rb"|") + rb"(?i:" + literal + rb")"
+
+
+def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
+    """Replace the value behind each match of ``pattern`` (an ``assignment_pattern``), and nothing else."""
+    pieces: list[bytes] = []
+    done = position = 0
+    while (match := pattern.search(text, position)) is not None:
+        position = match.end()
+        for start, end, behind in _values(text, match):
+            position = behind
+            if end > start:
+                pieces += (text[done:start], SECRET)
+                done = end
+    if not pieces:
+        return text
+    pieces.append(text[done:])
+    return b"".join(pieces)
+
+
+def _values(text: bytes, match: Match) -> list[tuple[int, int, int]]:
+    """Return start and end of each value behind ``match``, and where the text goes on behind it."""
+    position = match.end()
+    if text.startswith(b"<", match.start()):
+        return [_element(text, position)]
+    first = _value(text, position)
+    if text.startswith(b"--", match.start()) and _is_prose(match, text[first[0] : first[1]]):
+        return []
+    values = [first]
+    # `token: str = "…"`: what stands behind the colon is only the type.
+    while values[-1][1] > values[-1][0] and (sign := _FURTHER_SIGN.match(text, values[-1][2])) is not None:
+        values.append(_value(text, sign.end()))
+    return values
+
+
+def _element(text: bytes, position: int) -> tuple[int, int, int]:
+    closing = _ELEMENT_END.match(text, position)
+    if closing is not None:
+        end = closing.end() - len(b"</")
+        return position, end, end
+    # Without an end it is an element that was cut off, or a placeholder in prose.
+    end = _bare_end(text, position)
+    return position, end, end
+
+
+def _is_prose(option: Match, value: bytes) -> bool:
+    """Whether ``option`` is one without a sign and ``value`` only the word behind it."""
+    if _ANY_SIGN.search(option.group() or b"") is not None:
+        return False
+    return value.startswith(b"-") or value.lower().rstrip(b".:") in _PROSE_AFTER_OPTION
+
+
+def _value(text: bytes, position: int) -> tuple[int, int, int]:
+    """Return start and end of the value at ``position``, and where the text goes on behind it."""
+    start, end, behind = _single_value(text, position)
+    if start > position:
+        return start, end, behind
+    for _ in range(_MOST_ANNOUNCEMENTS):
+        if _ANNOUNCEMENT.fullmatch(text, start, end) is None:
+            break
+        spaces = _SPACES.match(text, behind)
+        start, end, behind = _single_value(text, behind if spaces is None else spaces.end())
+        behind = _bare_end(text, behind)
+    return position, behind, behind
+
+
+def _single_value(text: bytes, position: int) -> tuple[int, int, int]:
+    opening = _OPENING.match(text, position)
+    if opening is not None:
+        return _quoted(text, opening)
+    is_block = text[position : position + 1] in (b"[", b"{")
+    end = _bare_end(text, _block_end(text, position) if is_block else position)
+    return position, end, end
+
+
+def _quoted(text: bytes, opening: re.Match[bytes]) -> tuple[int, int, int]:
+    quote = opening[1]
+    mark = quote.lstrip(b"\\")
+    depth = len(quote) - len(mark)
+    start = position = opening.end()
+    closing = _CLOSING[mark]
+    while (match := closing.search(text, position)) is not None:
+        position = match.end()
+        if match.start(1) < 0:
+            return start, match.start(), match.start()
+        escapes = match.end(1) - match.start(1)
+        if _is_escaped(escapes, depth):
+            continue
+        end = match.start() if depth else match.end(1)
+        # A shell joins "abc"def to one word.
+        if _WORD.match(text, position) is not None:
+            end = _bare_end(text, position)
+            return opening.start(), end, end
+        return start, end, position
+    return start, len(text), len(text)
+
+
+def _is_escaped(escapes: int, depth: int) -> bool:
+    """Whether a quote behind ``escapes`` backslashes is inside a string whose own quotes have ``depth``."""
+    return escapes > depth if depth else escapes % 2 == 1
+
+
+def _bare_end(text: bytes, position: int) -> int:
+    # The password in a URL has been hidden already; its host is none of it.
+    if text.startswith(SECRET + b"@", position):
+        return position + 1
+    while True:
+        ordinary = _ORDINARY.match(text, position)
+        if ordinary is not None:
+            position = ordinary.end()
+        if position == len(text) or _BARE_STOP.match(text, position) is not None:
+            return position
+        special = _SPECIAL.match(text, position)
+        position = position + 1 if special is None else special.end()
+
+
+def _block_end(text: bytes, position: int) -> int:
+    depth = 0
+    string_depth: int | None = None
+    in_string = False
+    while (match := _BRACKET_OR_QUOTE.search(text, position)) is not None:
+        position = match.end()
+        if match.start(1) >= 0:
+            escapes = match.end(1) - match.start(1)
+            if string_depth is None:
+                string_depth = escapes
+            if not _is_escaped(escapes, string_depth):
+                in_string = not in_string
+        elif not in_string:
+            depth += 1 if match.group() in (b"[", b"{") else -1
+            if depth == 0:
+                return position
+    return len(text)
