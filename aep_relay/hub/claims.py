@@ -48,8 +48,8 @@ class Claims:
         return [
             _entry(peer, session)
             for session, peers in self._by_session.items()
-            if grants is None or grants.may_see(session)
             for peer in peers
+            if grants is None or grants.may_meet(session, peer.agent)
         ]
 
 

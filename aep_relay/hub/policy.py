@@ -99,6 +99,14 @@ class Grants:
         """Say whether ``session`` may be known of under this token."""
         return self.sessions is None or self.sessions.match(session)
 
+    def may_meet(self, session: str, agent: str | None) -> bool:
+        """Say whether it may be known under this token that ``agent`` emits ``session``."""
+        return self.may_see(session) and (self.agents is None or self.agents.match(agent))
+
+    def may_appear_as(self, agent: str | None) -> bool:
+        """Say whether an emitter may call itself ``agent`` (AEP-0003 §4 rule 3)."""
+        return self.agents is None or self.agents.match(agent)
+
     def narrow(self, filter_: Filter) -> Filter:
         """Return ``filter_`` brought down to what may be seen under this token."""
         if self.agents is None and self.sessions is None:
