@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from . import scenarios_fanout, scenarios_ingest, scenarios_latency, scenarios_scale
+from . import scenarios_fairness, scenarios_fanout, scenarios_ingest, scenarios_latency, scenarios_scale
 from .harness import Bench
 from .report import Row
 
@@ -27,7 +27,8 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "replay": scenarios_scale.replay,
         "downlevel": scenarios_fanout.downlevel,
         "latency": scenarios_latency.latency,
-        "fairness": scenarios_latency.fairness,
+        "fairness": scenarios_fairness.fairness,
+        "crowd": scenarios_fairness.crowd,
     }
 )
 

@@ -1,18 +1,16 @@
-"""Latency: from emission to delivery, idle and paced, beside a stalled consumer and beside a huge batch."""
+"""Latency: from emission to delivery, idle and paced, and beside a stalled consumer."""
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 
 from . import daemon, nats, paced, wire
-from .events import Session, marker, ndjson
+from .events import Session, marker
 from .harness import Bench
 from .load import Load
 from .process import Measured, Server
@@ -21,15 +19,14 @@ from .scenarios_fanout import open_emitter
 
 INTERVAL_SECONDS = 0.001
 _STALLED_RECEIVE_BYTES = 4096
-_SINGLES_INTERVAL_SECONDS = 0.01
-_SINGLES_LEAD_SECONDS = 0.2
 _PAUSE_SECONDS = 0.02
 _SUBSCRIBE_ALL: list[wire.Subscribe] = [{"filter": {}}]
 
 Window = Callable[[], list[float]]
 
 
-def _milliseconds(values: Sequence[float]) -> dict[str, object]:
+def milliseconds(values: Sequence[float]) -> dict[str, object]:
+    """What there is to say of ``values``, in seconds, for the JSON."""
     marks = {f"p{percent:g}_ms": paced.percentile(values, percent) for percent in (50, 90, 99, 99.9)}
     rounded = {name: round(seconds * 1e3, 3) for name, seconds in marks.items()}
     return {**rounded, "max_ms": round(max(values) * 1e3, 3), "deliveries": len(values)}
@@ -59,7 +56,7 @@ def last_of_1000(bench: Bench) -> list[Row]:
             value,
             18.0,
             yardstick,
-            _milliseconds(measured),
+            milliseconds(measured),
         )
     ]
 
@@ -130,7 +127,7 @@ class _Windows:
         """All windows together, for the JSON."""
         wall = sum(run.wall_seconds for run in self._runs)
         return {
-            **_milliseconds([value for window in self._found for value in window]),
+            **milliseconds([value for window in self._found for value in window]),
             "server_busy": round(sum(run.cpu_seconds for run in self._runs) / wall, 3),
             "server_waited": round(sum(run.waited_seconds for run in self._runs) / wall, 3),
         }
@@ -174,65 +171,3 @@ def _open_stalled(server: Server) -> socket.socket:
     return wire.open_sockets(
         server, 1, lambda _: _SUBSCRIBE_ALL, receive_buffer_bytes=_STALLED_RECEIVE_BYTES
     )[0]
-
-
-def fairness(bench: Bench) -> list[Row]:
-    """A 10,000-Event batch to 1,000 consumers while another emitter sends single Events to its consumer."""
-    consumers, events = bench.sized(1_000, 200), 10_000
-    batch_seconds, found = [], list[float]()
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(daemon.relay(bench.server_core))
-        socks = wire.open_sockets(server, consumers, lambda _: [{"filter": {"session": "s_batch"}}])
-        load = stack.enter_context(Load([open_emitter(server)], socks))
-        session = Session("s_batch")
-        for number in range(min(bench.repeat, 3)):
-            batch = session.events(events)
-            singles = _Singles(server, f"s_single{number}")
-            time.sleep(_SINGLES_LEAD_SECONDS)
-            started = time.perf_counter()
-            load.run([wire.post(server, ndjson(batch))], marker(batch[-1]), sum(map(len, batch)))
-            batch_seconds.append(time.perf_counter() - started)
-            found += singles.finish()
-    details = {**_milliseconds(found), "batch_seconds": [round(value, 3) for value in batch_seconds]}
-    rate = consumers * events / statistics.median(batch_seconds)
-    p99 = paced.percentile(found, 99) * 1e3
-    return [
-        Row(
-            "fairness",
-            f"single Events beside 10,000 to {consumers:,} consumers, p99",
-            "ms",
-            p99,
-            60.0,
-            details={**details, "deliveries_per_second": round(rate)},
-        )
-    ]
-
-
-class _Singles:
-    """Another emitter and its consumer, in a process of their own: the big load must not delay them."""
-
-    def __init__(self, server: Server, session: str) -> None:
-        context = multiprocessing.get_context("fork")
-        self._pipe, remote = context.Pipe()
-        self._process = context.Process(target=_send_singles, args=(server, session, remote), daemon=True)
-        self._process.start()
-
-    def finish(self) -> list[float]:
-        """Stop sending; returns the seconds from emission to delivery, Event by Event."""
-        self._pipe.send(None)
-        found: list[float] = self._pipe.recv()
-        self._process.join()
-        return found
-
-
-def _send_singles(server: Server, name: str, pipe: Connection) -> None:
-    [emitter] = wire.open_sockets(server, 1, lambda _: [], "emitter")
-    [consumer] = wire.open_sockets(server, 1, lambda _: [{"filter": {"session": name}}])
-    session = Session(name)
-
-    def messages() -> Iterator[bytes]:
-        while not pipe.poll():
-            yield wire.frame(session.event())
-
-    interval = _SINGLES_INTERVAL_SECONDS
-    pipe.send(paced.latencies(emitter, messages(), [consumer], paced.FrameCounter, interval, spin=False))
