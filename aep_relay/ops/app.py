@@ -40,7 +40,11 @@ class Application:
         if scope["type"] == "http":
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000, "reason": None})
+            try:
+                await send({"type": "websocket.close", "code": 1000, "reason": None})
+            except Exception:
+                # Bytes came behind the upgrade request, and Hypercorn has refused it already.
+                return
 
 
 def build(observer: Observer, *, unix: bool = False) -> Application:

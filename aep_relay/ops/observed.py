@@ -32,10 +32,12 @@ class Observed(Protocol):
     started_at: float
     checks: dict[str, Callable[[], str | None]]
     """What has to hold besides for the relay to be ready: by name, what answers why not, or None."""
-    links: Callable[[], list[dict[str, object]]]
-    """The state of every upstream link."""
     own_origins: set[str]
     """Origins that may use the data port whatever ``cors.allowed_origins`` says."""
+
+    @property
+    def links(self) -> Callable[[], list[dict[str, object]]]:
+        """Tells of every upstream link its ``name``, ``kind``, ``state`` ("up" if it is), ``url`` and ``detail``."""
 
     @property
     def addresses(self) -> Sequence[object]:

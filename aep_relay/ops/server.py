@@ -92,6 +92,14 @@ class Plug:
         self._wire.close()
 
 
+class _Connection(TCPServer):
+    """One connection, which is over when its client has closed it, and not only when it would have timed out."""
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()
+
+
 async def serve(
     app: ASGIFramework,
     listeners: Sequence[socket.socket],
@@ -113,7 +121,7 @@ async def serve(
         wires.add(wire)
         try:
             stream = cast("trio.SSLStream[trio.SocketStream]", Plug(wire))
-            await TCPServer(wrapper, config, context, cast("LifespanState", ConnectionState({})), stream)
+            await _Connection(wrapper, config, context, cast("LifespanState", ConnectionState({})), stream)
         finally:
             wires.discard(wire)
 

@@ -5,6 +5,7 @@ import { parseExact, position } from "./position.js";
 const KEY = "aep-relay-token";
 const PATIENCE = 10000;
 
+/** The token is missing, unknown, or grants too little. */
 export class Unauthorized extends Error {}
 
 export const token = {
@@ -22,12 +23,10 @@ export const token = {
 async function get(path) {
   const headers = token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
   const response = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
-  if (response.status === 401) throw new Unauthorized("a token is needed");
-  if (!response.ok) {
-    const problem = await response.json().catch(() => ({}));
-    throw new Error(problem.detail ?? `${path}: ${response.status}`);
-  }
-  return response.text();
+  if (response.ok) return response.text();
+  const problem = await response.json().catch(() => ({}));
+  const detail = problem.detail ?? `${path}: ${response.status}`;
+  throw response.status === 401 || response.status === 403 ? new Unauthorized(detail) : new Error(detail);
 }
 
 export async function overview() {

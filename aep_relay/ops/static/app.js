@@ -123,9 +123,9 @@ async function poll() {
     if (first) connect();
   } catch (error) {
     if (error instanceof Unauthorized) {
-      const refused = token.get() !== null;
+      const shown = token.get() !== null;
       token.forget();
-      askForToken(refused ? "The relay does not know this token." : "");
+      askForToken(shown ? `The relay says: ${clean(error.message, 120)}.` : "");
       return;
     }
     banner("The relay's operator plane does not answer; the numbers below are as they were last.");
