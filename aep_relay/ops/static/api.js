@@ -26,7 +26,8 @@ async function get(path) {
   if (response.ok) return response.text();
   const problem = await response.json().catch(() => ({}));
   const detail = problem.detail ?? `${path}: ${response.status}`;
-  throw response.status === 401 || response.status === 403 ? new Unauthorized(detail) : new Error(detail);
+  const kind = response.status === 401 || response.status === 403 ? Unauthorized : Error;
+  throw Object.assign(new kind(detail), { status: response.status });
 }
 
 export async function overview() {

@@ -123,9 +123,9 @@ async function poll() {
     if (first) connect();
   } catch (error) {
     if (error instanceof Unauthorized) {
-      const shown = token.get() !== null;
+      const explain = token.get() !== null || error.status === 403;
       token.forget();
-      askForToken(shown ? `The relay says: ${clean(error.message, 120)}.` : "");
+      askForToken(explain ? `The relay says: ${clean(error.message, 120)}.` : "");
       return;
     }
     banner("The relay's operator plane does not answer; the numbers below are as they were last.");
