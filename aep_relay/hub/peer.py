@@ -59,6 +59,7 @@ class Peer:
         "emits",
         "framing",
         "grants",
+        "greeted",
         "id",
         "identity",
         "instance",
@@ -84,6 +85,8 @@ class Peer:
         self.outbox = outbox
         self.name = ""
         """The remote end, for logs and listings."""
+        self.greeted = True
+        """Whether frames may be sent: on WebSocket nothing comes before hello (AEP-0003 §3.5.1)."""
         self.role = "consumer"
         self.grants: Grants | None = None
         self.identity: dict[str, object] | None = None

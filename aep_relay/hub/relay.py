@@ -17,7 +17,7 @@ Events enter at ``ingest`` from every binding, chained relays included. Invarian
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aep_relay.hub import commands, replay
 from aep_relay.hub.catchup import CatchUp
@@ -43,8 +43,23 @@ if TYPE_CHECKING:
     from aep_relay.hub.replay import From
     from aep_relay.protocol.event import Event
     from aep_relay.protocol.filters import Filter
+    from aep_relay.protocol.position import Position
 
 SLOW_CONSUMER = "slow-consumer"
+
+
+class Tap(Protocol):
+    """Who is told of every Event taken in."""
+
+    def accepted(self, event: Event, peer: Peer | None) -> None:
+        """Note ``event``, which came from ``peer`` or, a command, went to it. Must neither wait nor fail."""
+
+
+class Uplink(Protocol):
+    """A chained relay that may know a way."""
+
+    def forward(self, event: Event, sender: Peer) -> bool:
+        """Pass a command on whose session nobody here claims; False if this is not the way."""
 
 
 class Relay:
@@ -62,6 +77,10 @@ class Relay:
         self.peers: dict[int, Peer] = {}
         self.fanout = FanOut(limits, self.store, self.stats, redact)
         self._catchup = CatchUp(self.store, self.stats, self.fanout)
+        self.taps: list[Tap] = []
+        """Who is told of every Event taken in: archives, chained relays."""
+        self.uplinks: list[Uplink] = []
+        """Who may know a way for a command whose session nobody here claims."""
         self._next_id = 1
         self._behind: dict[Peer, None] = {}
 
@@ -100,7 +119,7 @@ class Relay:
             for batch in peer.cohort.missing(peer):
                 outbox.force(batch)
         farewell = b""
-        if peer.framing is Framing.WEBSOCKET:
+        if peer.framing is Framing.WEBSOCKET and peer.greeted:
             positions = delivered(peer, self.store, self.limits.resume_positions)
             farewell = frames.text_frame(frames.closing(reason, positions))
         self._release(peer)
@@ -110,6 +129,13 @@ class Relay:
             outbox.push(farewell)
         peer.sink.close(reason, code)
         peer.sink.wake()
+
+    def left(self, peer: Peer) -> None:
+        """Stop serving ``peer``, which ends the connection itself: only a frame that was begun is still for it."""
+        if peer.closing is None:
+            peer.closing = "peer"
+            self._release(peer)
+            peer.outbox.cut()
 
     def _release(self, peer: Peer) -> None:
         self.fanout.remove(peer)
@@ -167,7 +193,25 @@ class Relay:
             else:
                 stats.admitted_events += 1
         self.fanout.publish(event, key)
+        for tap in self.taps:
+            tap.accepted(event, peer)
         return None
+
+    def take_over(self, event: Event, peer: Peer | None) -> None:
+        """Take in what a chained relay has accepted and routed already: nothing is claimed and no command routed."""
+        stats = self.stats
+        stats.received_events += 1
+        stats.received_bytes += len(event.raw)
+        key = None
+        if event.shape is not Shape.AGENT:
+            key = self.store.admit(event)
+            if key is None:
+                stats.redelivered_events += 1
+            else:
+                stats.admitted_events += 1
+        self.fanout.publish(event, key)
+        for tap in self.taps:
+            tap.accepted(event, peer)
 
     def _claim(self, event: Event, peer: Peer) -> Refusal | None:
         session = event.session
@@ -187,19 +231,38 @@ class Relay:
     def _route(self, event: Event, sender: Peer | None) -> Refusal | None:
         target = commands.target_of(event, sender, self.claims)
         if isinstance(target, Refusal):
+            if target.code == "no-route" and sender is not None:
+                for uplink in self.uplinks:
+                    if uplink.forward(event, sender):
+                        return None
             return self._refuse(target)
-        if not target.push(frames.text_frame(event.raw)):
+        if not self.deliver(event, target):
             return self._refuse(Refusal("no-route", "the claimant of this session has just left"))
         if sender is not None:
             sender.received_events += 1
+        return None
+
+    def deliver(self, event: Event, target: Peer) -> bool:
+        """Hand a command to ``target``, keep it in its session's history and show it to who watches.
+
+        False when the target is no more. Whether it may be sent has been decided.
+        """
+        if not target.push(frames.text_frame(event.raw)):
+            return False
         self.stats.received_events += 1
         self.stats.received_bytes += len(event.raw)
         self.stats.routed_commands += 1
         key = self.store.admit(event)
+        self._publish_beside(event, key, target)
+        for tap in self.taps:
+            tap.accepted(event, target)
+        return True
+
+    def _publish_beside(self, event: Event, key: Position | None, target: Peer) -> None:
         cohort = target.cohort
         if cohort is None:
             self.fanout.publish(event, key)
-            return None
+            return
         # The target has it: the batch that holds the command for its cohort is not for it, nor is its replay.
         cohort.settle(target)
         self.fanout.publish(event, key)
@@ -208,7 +271,6 @@ class Relay:
         for subscription in target.subscriptions.values():
             if subscription.replay is not None and event.session in subscription.replay.behind:
                 subscription.replay.had.add(event.key)
-        return None
 
     def flush(self) -> bool:
         """Hand one slice of what was ingested to the sockets; True when there is more to do."""
