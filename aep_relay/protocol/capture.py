@@ -120,7 +120,7 @@ def _rule_of_path(plan: _Plan, name: str) -> _Plan | None:
         if below is None:
             return None
         plan = below
-    return _DROP if plan.rule in (_prompt, _label) else plan
+    return plan
 
 
 def _array(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec.Raw | None:

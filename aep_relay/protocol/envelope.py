@@ -249,7 +249,7 @@ def _extension(name: str, value: bytes) -> Extension:
         raise JsonError(f"{quoted(name)} is neither a core attribute nor the name of an extension attribute")
     if value in _BOOLEANS:
         return value == b"true"
-    if value[0] in b"[{n":
+    if value[0] in b"[{":
         raise JsonError(f"extension attribute {name} is not a string, integer or boolean")
     return _string(name, value) if value.startswith(b'"') else _integer(name, value)
 

@@ -323,6 +323,7 @@ ANSWERS: list[tuple[object, object]] = [
     ({"answer.values": {"n": 1, "s": "s"}, "answer.text": "s"}, {"answer.values": {"n": 1}}),
     ({"answer.values.n": 1, "answer.values.s": "s", "answer.values.o": {"x": "s"}}, {"answer.values.n": 1}),
     ({"answer": {"values.s": "s", "values.n": 1}}, {"answer": {"values.n": 1}}),
+    ({"answer.values.n.m": 1, "answer.values.s.t": "s"}, {"answer.values.n.m": 1}),
 ]
 
 
@@ -367,6 +368,12 @@ def test_redaction_reaches_every_string_and_leaves_the_rest_as_spelled() -> None
         '"data":{"key":"secret","state":{"a":"[hidden]","[hidden]":[1.50,1e999,"x [hidden] \U0001f600",'
         '{"\\"[hidden]\\\\":null}],"plain\\u00e9":"\\u00e9","s":["[hidden]"]}}}'
     )
+
+
+def test_redaction_reaches_dotted_names_too() -> None:
+    data = {"state.note": "a secret", "state[0]": ["secret"], "answer": 1}
+    found = json.loads(downlevel(event("state.snapshot", data), REDACTED, hide))
+    assert found["data"] == {"state.note": "a [hidden]", "state[0]": ["[hidden]"], "answer": 1}
 
 
 def test_a_secret_may_be_assigned_by_its_name() -> None:

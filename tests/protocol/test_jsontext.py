@@ -156,10 +156,11 @@ def test_what_is_not_strict_json(text: bytes | str) -> None:
 
 
 def nested(levels: int, padding: str = "") -> bytes:
-    """Objects and arrays by turns, ``levels`` deep, with ``padding`` inside."""
-    opened = ['{"a":' if level % 2 else "[" for level in range(levels)]
-    closed = ["}" if level % 2 else "]" for level in reversed(range(levels))]
-    return ("".join(opened) + '"' + padding + '"' + "".join(closed)).encode()
+    """An array of strings of ``padding``, between them objects and arrays by turns, ``levels`` deep in all."""
+    opened = ['{"a":' if level % 2 else "[" for level in range(levels - 1)]
+    closed = ["}" if level % 2 else "]" for level in reversed(range(levels - 1))]
+    string = f'"{padding}"'
+    return f"[{string},{''.join(opened)}{string}{''.join(closed)},{string}]".encode()
 
 
 @pytest.mark.parametrize(
