@@ -1,4 +1,6 @@
-"""Cross-origin headers, on refusals as well: a browser reads nothing without them (WHATWG Fetch)."""
+"""What pages in browsers may do: cross-origin headers, on refusals as well, since a browser reads nothing without them
+(WHATWG Fetch), and what is refused to pages from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from aep_relay.protocol.errors import Forbidden
 if TYPE_CHECKING:
     from aep_relay.bindings.service import Service
     from aep_relay.transport.http import Request
+    from aep_relay.transport.wire import Wire
 
     Headers = list[tuple[str, str]]
 
@@ -46,12 +49,18 @@ def preflight(service: Service, request: Request, methods: str) -> Headers:
     return found
 
 
-def refuse_foreign_page(service: Service, request: Request) -> None:
-    """Refuse what a page of another origin makes a visitor's browser send to a relay without a token.
+def refuse_foreign(service: Service, request: Request, wire: Wire) -> None:
+    """Refuse what a page from elsewhere makes its visitor's browser send to a relay without a token.
 
-    With a token the page would have to know it; without one, the browser's reach would be the page's. Raises
-    ``Forbidden``.
+    With a token the page would have to know it; without one, the browser's reach would be the page's. Its origin
+    tells, unless its own name was made to lead here (DNS rebinding): then the Host does. Over a unix socket no
+    browser comes. Clients that are no browsers send no Origin. Raises ``Forbidden``.
     """
+    if not service.authority.open:
+        return
+    host = request.host
+    if host and not service.config.allows_host(host) and not wire.peer_name.startswith("unix"):
+        raise Forbidden("this Host is not a name of this relay; see cors.allowed_hosts")
     origin = request.get(b"origin")
-    if origin is not None and service.authority.open and not allowed(service, origin.decode("latin-1")):
+    if origin is not None and request.method != "OPTIONS" and not allowed(service, origin.decode("latin-1")):
         raise Forbidden("pages of this origin may not use this relay; see cors.allowed_origins")

@@ -14,6 +14,7 @@ from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupport
 from aep_relay.protocol.event import BatchDecoder, Shape, decode
 
 if TYPE_CHECKING:
+    from aep_relay.bindings.auth import Holder
     from aep_relay.bindings.service import Service
     from aep_relay.hub.policy import Grants
     from aep_relay.protocol.event import Event
@@ -65,17 +66,20 @@ def check_head(request: Request) -> bool:
     return kind == b"application/x-ndjson"
 
 
-async def take_in(service: Service, request: Request, reader: HttpReader, grants: Grants) -> int:
+async def take_in(service: Service, request: Request, reader: HttpReader, holder: Holder) -> int:
     """Read, validate and ingest the request's Events; return how many there were.
 
     Raises ``ProtocolError`` and ``HttpRefusal``; then nothing was ingested.
     """
     batch = check_head(request)
+    grants = holder.grants
+    holder.check_rate()
     limits = service.limits
     body = await reader.read_body(limits.max_body_bytes)
     if not batch:
         event = decode(body, limits.max_event_bytes)
         _refuse(event, grants, None)
+        holder.spend(1)
         refusal = service.relay.ingest(event)
         if refusal is not None:
             raise NotAccepted(refusal.detail)
@@ -83,6 +87,7 @@ async def take_in(service: Service, request: Request, reader: HttpReader, grants
         return 1
     events = await _decode_batch(service, body, grants)
     del body
+    holder.spend(len(events))
     await _ingest_batch(service, events)
     return len(events)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from aep_relay.bindings import cors, emit, introspect, stream, websocket
+from aep_relay.bindings.auth import TooManyRequests
 from aep_relay.protocol.errors import ProtocolError, Unauthorized, http_body, http_status
 from aep_relay.transport.http import HttpReader, HttpRefusal
 from aep_relay.transport.response import response
@@ -17,7 +18,6 @@ from aep_relay.transport.wire import BrokenWire
 
 if TYPE_CHECKING:
     from aep_relay.bindings.service import Service
-    from aep_relay.hub.policy import Grants
     from aep_relay.transport.http import Request
     from aep_relay.transport.wire import Wire
 
@@ -87,6 +87,7 @@ async def _refuse_unparsed(reader: HttpReader, refusal: HttpRefusal) -> None:
 async def _serve_one(service: Service, wire: Wire, reader: HttpReader, request: Request) -> bool:
     """Serve one request; False when the connection has been given away or is over."""
     try:
+        cors.refuse_foreign(service, request, wire)
         if service.draining:
             raise Status(503, "draining", "this relay is shutting down")
         if request.path == "/events" and request.method == "POST":
@@ -117,20 +118,17 @@ def _error(service: Service, request: Request, error: ProtocolError) -> tuple[in
         headers.append(("Allow", METHODS[request.path]))
     elif error.http_status == 426:
         headers += UPGRADES[request.path]
+    elif isinstance(error, TooManyRequests) and error.retry_after_seconds is not None:
+        headers.append(("Retry-After", str(error.retry_after_seconds)))
     service.relay.stats.refused(error.code)
     return http_status(error), http_body(error), headers
 
 
-def _grants(service: Service, request: Request) -> Grants:
-    cors.refuse_foreign_page(service, request)
-    return service.authority.grants(request)
-
-
 async def _post(service: Service, reader: HttpReader, request: Request) -> bool:
-    grants = _grants(service, request)
-    if not grants.emit:
+    holder = service.authority.holder(request)
+    if not holder.grants.emit:
         raise Status(403, "unauthorized", "this token may not emit")
-    count = await emit.take_in(service, request, reader, grants)
+    count = await emit.take_in(service, request, reader, holder)
     keep_alive = reader.keep_alive and not service.draining
     headers = cors.headers(service, request)
     if count == 1 and not headers:
@@ -155,42 +153,45 @@ def _answer(service: Service, request: Request) -> tuple[int, bytes, Headers] | 
         raise Status(405, "method-not-allowed", f"{path} takes {METHODS[path]}")
     headers = cors.headers(service, request)
     if path in ("/events", "/.well-known/aep"):
-        cors.refuse_foreign_page(service, request)
         return 200, service.discovery, headers
     if path == "/healthz":
         document = introspect.health(service, authenticated=_is_authenticated(service, request))
         return (200 if document["ok"] else 503), msgspec.json.encode(document), headers
     if path == "/connections":
-        _grants(service, request)
+        if not service.authority.grants(request).operate and not service.authority.open:
+            raise Status(403, "unauthorized", "this token may not operate the relay")
         return 200, msgspec.json.encode(introspect.connections(service)), headers
     return None
 
 
 def _is_authenticated(service: Service, request: Request) -> bool:
     try:
-        _grants(service, request)
-    except ProtocolError as error:
-        if isinstance(error, Unauthorized):
-            return False
-        raise
+        service.authority.grants(request)
+    except Unauthorized:
+        return False
     return True
 
 
 async def _give_away(service: Service, wire: Wire, reader: HttpReader, request: Request) -> bool:
     """Turn the connection into a stream or a socket, which ends it. Raises ``ProtocolError`` before it has begun."""
-    grants = _grants(service, request)
-    if not grants.consume and request.path == "/stream":
-        raise Status(403, "unauthorized", "this token may not consume")
+    holder = service.authority.holder(request)
+    grants = holder.grants
     if request.path == "/stream":
+        if not grants.consume:
+            raise Status(403, "unauthorized", "this token may not consume")
         headers = cors.headers(service, request)
         if request.method == "HEAD":
             stream.parse(request, service.limits.resume_positions)
             await reader.answer(stream.head(request, headers))
             await reader.close()
         else:
+            holder.check_room()
             await stream.serve(service, wire, request, grants, headers)
         return False
     if not request.upgrade_websocket:
         raise Status(426, "upgrade-required", "/socket speaks WebSocket: send Upgrade: websocket")
+    if not (grants.emit or grants.consume or grants.control):
+        raise Status(403, "unauthorized", "this token may neither emit nor consume nor command")
+    holder.check_room()
     await websocket.serve(service, wire, request, reader.take_rest(), grants)
     return False

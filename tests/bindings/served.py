@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOKEN = "t0ken-of-the-tests"
-HEADERS = {"Host": "relay"}
+HEADERS = {"Host": "localhost"}
 
 
 async def settle() -> None:
@@ -108,7 +108,8 @@ class Served:
 
     def __init__(self, nursery: trio.Nursery, config: Config) -> None:
         self.nursery = nursery
-        self.service = Service(config, Relay(config.limits), Authority(config.auth), Deadlines())
+        authority = Authority(config.auth, config.tokens)
+        self.service = Service(config, Relay(config.limits), authority, Deadlines())
         nursery.start_soon(self.service.deadlines.run)
         nursery.start_soon(self.service.flush_left_over)
 
@@ -317,7 +318,7 @@ class Socket:
 
     wire: MemoryWire
     protocol: ClientProtocol = field(
-        default_factory=lambda: ClientProtocol(parse_uri("ws://relay/socket"), max_size=None)
+        default_factory=lambda: ClientProtocol(parse_uri("ws://localhost/socket"), max_size=None)
     )
     refused: Answer | None = None
     _texts: list[bytes] = field(default_factory=list)
