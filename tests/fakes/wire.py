@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import outcome
 import trio
 
 from aep_relay.transport.wire import RECEIVE_BYTES, BrokenWire, Interrupted, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-_INTERRUPT = object()
 
 
 class MemoryWire(Wire):
@@ -36,6 +33,8 @@ class MemoryWire(Wire):
         self._ended = False
         self._reset_reason: str | None = None
         self._capacity_bytes = capacity_bytes
+        self._receiving = False
+        self._interrupted = False
         self._reader: trio.lowlevel.Task | None = None
         self._writer: trio.lowlevel.Task | None = None
 
@@ -110,20 +109,24 @@ class MemoryWire(Wire):
                 self._writer = None
 
     async def receive_some(self, max_bytes: int = RECEIVE_BYTES) -> bytes:
-        await trio.lowlevel.checkpoint()
-        while True:
-            data = self.receive_nowait(max_bytes)
-            if data is not None:
-                return data
-            if self._reader is not None:
-                raise trio.BusyResourceError("another task receives")
-            self._reader = trio.lowlevel.current_task()
-            try:
-                woken_by = await self._wait()
-            finally:
-                self._reader = None
-            if woken_by is _INTERRUPT:
-                raise Interrupted
+        if self._receiving:
+            raise trio.BusyResourceError("another task receives")
+        self._receiving, self._interrupted = True, False
+        try:
+            await trio.lowlevel.checkpoint()
+            while True:
+                if self._interrupted:
+                    raise Interrupted
+                data = self.receive_nowait(max_bytes)
+                if data is not None:
+                    return data
+                self._reader = trio.lowlevel.current_task()
+                try:
+                    await self._wait()
+                finally:
+                    self._reader = None
+        finally:
+            self._receiving = False
 
     def receive_nowait(self, max_bytes: int = RECEIVE_BYTES) -> bytes | None:
         if self._inbound and not self.closed:
@@ -135,7 +138,8 @@ class MemoryWire(Wire):
         return b"" if self._ended else None
 
     def interrupt(self) -> None:
-        self._wake_reader(_INTERRUPT)
+        self._interrupted = True
+        self._wake_reader()
 
     def shutdown_write(self) -> None:
         self.write_ended = True
@@ -157,16 +161,16 @@ class MemoryWire(Wire):
         if self._reset_reason is not None:
             raise BrokenWire(self._reset_reason)
 
-    async def _wait(self) -> object:
+    async def _wait(self) -> None:
         def abort(_: object) -> trio.lowlevel.Abort:
             return trio.lowlevel.Abort.SUCCEEDED
 
-        return await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def _wake_reader(self, why: object = None) -> None:
+    def _wake_reader(self) -> None:
         task, self._reader = self._reader, None
         if task is not None:
-            trio.lowlevel.reschedule(task, outcome.Value(why))
+            trio.lowlevel.reschedule(task)
 
     def _wake_writer(self) -> None:
         task, self._writer = self._writer, None
