@@ -160,7 +160,7 @@ def _counters(stream: Stream) -> dict[str, int]:
 async def _until_over(stream: Stream) -> None:
     """Wait for the peer to end, which is all it can say, or for this side to."""
     ignored = 0
-    while stream.close_reason is None and ignored <= MAX_IGNORED_BYTES:
+    while stream.close_reason is None:
         try:
             data = await stream.wire.receive_some(4096)
         except Interrupted:
@@ -168,6 +168,8 @@ async def _until_over(stream: Stream) -> None:
         if not data:
             return
         ignored += len(data)
+        if ignored > MAX_IGNORED_BYTES:
+            stream.service.relay.close(stream.peer, "unexpected-input", 1008)
 
 
 def _farewell(stream: Stream) -> bytes:
