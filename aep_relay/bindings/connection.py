@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from aep_relay.hub.outbox import BROKEN
+from aep_relay.transport.deadlines import SWEEP_SECONDS
 from aep_relay.transport.wire import BrokenWire, linger
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Connection:
         """Why this side ends the connection, None as long as it does not."""
         self.close_code = 1000
         self.heard_at = trio.current_time()
-        self.deadline = self.heard_at + service.limits.ping_interval_seconds
+        self.deadline = self.heard_at + self.interval_seconds
         """When the next heartbeat is due (``deadlines.Waiting``)."""
         self._nursery = nursery
         self._writing = False
@@ -62,9 +63,17 @@ class Connection:
         """The connection as the hub knows it."""
         return self._peer
 
+    @property
+    def interval_seconds(self) -> float:
+        """Between heartbeats, less what the timer may be late."""
+        return max(0.0, self.service.limits.ping_interval_seconds - 2 * SWEEP_SECONDS)
+
     def detach(self) -> None:
         """Leave the hub, at once and for good."""
         self.service.deadlines.waiting.discard(self)
+        if self._peer.outbox:
+            # Whoever reads on must not take a torn frame for the end.
+            self.wire.abort()
         self.service.relay.detach(self._peer)
 
     # hub.peer.Sink
@@ -100,7 +109,7 @@ class Connection:
 
     def expire(self) -> None:
         """Send a heartbeat, or end a connection that has been silent for too long."""
-        self.deadline = trio.current_time() + self.service.limits.ping_interval_seconds
+        self.deadline = trio.current_time() + self.interval_seconds
         self.heartbeat()
 
     def heartbeat(self) -> None:
