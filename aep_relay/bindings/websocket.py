@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 FEED_BYTES = 16 * 1024
 """So much is parsed before other tasks get a turn: the smallest frames would make a larger piece take too long."""
 
+_REASONS = {CloseCode.MESSAGE_TOO_BIG: "message-too-big"}
+"""Why the core fails a connection, where it is not that the peer broke RFC 6455."""
+
 _QUIET = logging.getLogger("aep_relay.websocket")
 _QUIET.setLevel(logging.CRITICAL)
 
@@ -87,6 +90,7 @@ class Socket(Connection):
         self.protocol = protocol
         self.hello: Hello | None = None
         self._parts: list[bytes] | None = None
+        self.peer.greeted = False
         self.deadline = self.heard_at + service.limits.hello_timeout_seconds
 
     def heartbeat(self) -> None:
@@ -94,15 +98,16 @@ class Socket(Connection):
         limits = self.service.limits
         now = trio.current_time()
         if self.hello is None:
-            self.service.relay.close(self.peer, "hello-timeout", CloseCode.POLICY_VIOLATION)
+            self.refuse(HelloRequired(f"no hello came within {limits.hello_timeout_seconds:g} seconds"))
+            self._fail("hello-timeout", CloseCode.POLICY_VIOLATION)
             return
         silent_at = self.heard_at + limits.ping_timeout_seconds
         if now >= silent_at:
-            self.service.relay.close(self.peer, "ping-timeout", CloseCode.POLICY_VIOLATION)
+            self._fail("ping-timeout", CloseCode.POLICY_VIOLATION)
             return
         if not self.peer.outbox:
             self.peer.push(frames.text_frame(frames.ping(int(time.time() * 1000))))
-        self.deadline = min(now + limits.ping_interval_seconds, silent_at)
+        self.deadline = min(now + self.interval_seconds, silent_at)
 
     async def run(self, data: bytes) -> None:
         """Handle what the peer sends, beginning with ``data``, until either side ends."""
@@ -133,11 +138,14 @@ class Socket(Connection):
                 if service.relay.crowded:
                     await service.flush()
             if protocol.parser_exc is not None and self.close_reason is None:
-                self._fail(
-                    "protocol-error",
-                    protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR,
-                )
-            if self.close_reason is None and (replies := b"".join(protocol.data_to_send())):
+                code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
+                self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
+            # The answer to a close frame is the farewell: nothing may follow it.
+            if (
+                self.close_reason is None
+                and protocol.close_rcvd is None
+                and (replies := b"".join(protocol.data_to_send()))
+            ):
                 self.peer.push(replies)
             await service.flush()
             if self.close_reason is not None or protocol.close_rcvd is not None:
@@ -194,12 +202,7 @@ class Socket(Connection):
         self.peer.push(frames.text_frame(msgspec.json.encode(error_frame(problem, id=id_, cause=cause))))
 
     def _fail(self, reason: str, code: int) -> None:
-        if self.hello is None:
-            # There is nothing yet that a closing frame could tell.
-            self.peer.closing = reason
-            self.close(reason, code)
-        else:
-            self.service.relay.close(self.peer, reason, code)
+        self.service.relay.close(self.peer, reason, code)
 
     def _greet(self, message: Event | dict[str, object]) -> None:
         """Take the peer's hello and answer with ours (AEP-0003 §4)."""
@@ -207,6 +210,7 @@ class Socket(Connection):
             raise HelloRequired("the first frame has to be hello")
         hello = self.hello = parse_hello(message)
         peer = self.peer
+        peer.greeted = True
         peer.role = hello.role
         peer.identity = hello.identity
         peer.agent = hello.agent
@@ -217,15 +221,8 @@ class Socket(Connection):
         peer.push(
             frames.text_frame(answer(hello.version, self.service.relay.instance, self.service.capabilities))
         )
-        self.deadline = trio.current_time() + self.service.limits.ping_interval_seconds
-        self.service.log.info(
-            "connection opened",
-            connection=peer.id,
-            binding="websocket",
-            remote=peer.name,
-            role=peer.role,
-            agent=peer.agent,
-        )
+        self.deadline = trio.current_time() + self.interval_seconds
+        self.log_opened()
 
     def _refuse_greeting(self, error: ProtocolError) -> None:
         if not isinstance(error, HelloRequired | VersionUnsupported):
@@ -275,6 +272,18 @@ class Socket(Connection):
     def _ping(self, frame: dict[str, object]) -> None:
         self.peer.push(frames.text_frame(frames.pong(frame.get("t"))))
 
+    def log_opened(self) -> None:
+        """Say who has come, as far as it is known."""
+        peer, hello = self.peer, self.hello
+        self.service.log.info(
+            "connection opened",
+            connection=peer.id,
+            binding="websocket",
+            remote=peer.name,
+            role=None if hello is None else hello.role,
+            agent=peer.agent,
+        )
+
     def farewell(self) -> bytes:
         """Return the close frame this side still owes the peer."""
         if self.protocol.state is OPEN:
@@ -300,6 +309,8 @@ async def serve(service: Service, wire: Wire, request: Request, rest: bytes, gra
         socket.peer.grants = grants
         try:
             await socket.run(rest)
+            if socket.close_reason is None:
+                service.relay.left(socket.peer)
             await socket.end(socket.farewell())
         except BrokenWire:
             pass
@@ -307,6 +318,8 @@ async def serve(service: Service, wire: Wire, request: Request, rest: bytes, gra
             socket.detach()
             nursery.cancel_scope.cancel()
             peer = socket.peer
+            if socket.hello is None:
+                socket.log_opened()
             service.log.info(
                 "connection closed",
                 connection=peer.id,
