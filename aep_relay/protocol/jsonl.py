@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 def one_line(raw: bytes) -> bytes:
     """Return the JSON text ``raw`` without raw line breaks: in valid JSON they stand between tokens only."""
-    if b"\n" in raw or b"\r" in raw:
+    # A byte's number is looked for many times faster than a string of one byte.
+    if 10 in raw or 13 in raw:
         return raw.translate(None, b"\r\n")
     return raw
 

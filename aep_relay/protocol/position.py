@@ -84,11 +84,20 @@ def parse_last_event_id(raw: bytes | str) -> ResumePoint:
 
 
 def event_id(session: str, position: Position) -> str | None:
-    """Return the SSE ``id`` of a position, or ``None`` if ``session`` cannot stand in an SSE line (CR, LF,
-    NUL)."""
-    if _BREAKS_SSE.search(session) is not None:
+    """Return the SSE ``id`` of a position, or ``None`` if ``session`` cannot stand in one."""
+    prefix = event_id_prefix(session)
+    return None if prefix is None else f"{prefix}{position[0]}:{position[1]}"
+
+
+def event_id_prefix(session: str) -> str | None:
+    """Return what the SSE ``id`` of every position in ``session`` begins with, or ``None``.
+
+    A name with CR, LF or NUL can't stand in an SSE line, and white space at its start would not survive the
+    ``Last-Event-ID`` header, whose outer white space HTTP drops.
+    """
+    if _BREAKS_SSE.search(session) is not None or session[:1] in " \t":
         return None
-    return f"{session}:{position[0]}:{position[1]}"
+    return f"{session}:"
 
 
 def _point(item: object, index: int) -> ResumePoint:

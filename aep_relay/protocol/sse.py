@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from aep_relay.protocol.position import event_id
+from aep_relay.protocol.position import event_id_prefix
 
 if TYPE_CHECKING:
     from aep_relay.protocol.event import Event
@@ -26,17 +26,38 @@ REPLAY_COMPLETE: Final = b": replay-complete\n\n"
 _BREAKS_A_LINE = re.compile("[\0\r\n]")
 
 
+_heads: dict[tuple[str, str | None], tuple[bytes, bool]] = {}
+"""By type and session: what a message begins with, and whether the rest of an ``id`` comes next."""
+
+_MAX_HEADS: Final = 4096
+_MAX_HEAD_CHARS: Final = 512
+
+
 def message(event: Event, line: bytes) -> bytes:
     """Return the message of ``event``, whose text is ``line``: one line, at the consumer's ceiling.
 
     The ``id`` is there for Events with a position whose session can stand in a line (AEP-0003 §3.3.2).
     """
-    position, session = event.position, event.session
-    if position is not None and session is not None:
-        id_ = event_id(session, position)
-        if id_ is not None:
-            return b"event: %b\nid: %b\ndata: %b\n\n" % (event.type.encode(), id_.encode(), line)
-    return b"event: %b\ndata: %b\n\n" % (event.type.encode(), line)
+    position = event.position
+    session = None if position is None else event.session
+    found = _heads.get((event.type, session))
+    if found is None:
+        found = _begin(event.type, session)
+    head, resumable = found
+    if resumable and position is not None:
+        return b"%b%d:%d\ndata: %b\n\n" % (head, position[0], position[1], line)
+    return b"%bdata: %b\n\n" % (head, line)
+
+
+def _begin(type_: str, session: str | None) -> tuple[bytes, bool]:
+    prefix = None if session is None else event_id_prefix(session)
+    head = f"event: {type_}\n" if prefix is None else f"event: {type_}\nid: {prefix}"
+    found = (head.encode(), prefix is not None)
+    if len(head) <= _MAX_HEAD_CHARS:
+        if len(_heads) >= _MAX_HEADS:
+            _heads.clear()
+        _heads[type_, session] = found
+    return found
 
 
 def comment(text: str) -> bytes:
