@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import trio
 import trio.testing
@@ -95,7 +96,7 @@ def request(
     if body is not None:
         lines.setdefault("Content-Length", str(len(body)))
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"{method} {target} HTTP/{version}\r\n{head}\r\n".encode() + (body or b"")
+    return f"{method} {target} HTTP/{version}\r\n{head}\r\n".encode("latin-1") + (body or b"")
 
 
 JSON = {"AEP-Version": "0.1", "Content-Type": "application/json"}
@@ -397,7 +398,7 @@ def event(
         "id": f"{session}-{members.get('epoch', 0)}-{seq}",
         "type": type_,
         "time": "2026-07-03T10:14:00Z",
-        "source": f"aep://host/{session}",
+        "source": f"aep://host/{quote(str(session))}",
         "agent": "tester",
         "session": session,
         "seq": seq,

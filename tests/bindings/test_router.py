@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import trio
 
@@ -18,6 +20,9 @@ from tests.bindings.served import (
     settle,
     take_answer,
 )
+
+if TYPE_CHECKING:
+    from tests.bindings.conftest import Log
 
 PAGES = ["/events", "/.well-known/aep", "/healthz", "/connections"]
 
@@ -263,9 +268,7 @@ async def _crash(relay: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay.relay, "ingest", fail)
 
 
-async def test_a_defect_ends_one_connection_and_no_more(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_defect_ends_one_connection_and_no_more(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     async with serving() as relay:
         stream = await relay.stream()
         socket = await relay.socket()
@@ -279,7 +282,7 @@ async def test_a_defect_ends_one_connection_and_no_more(
         assert broken.closed
         assert socket.wire.closed
         assert list(relay.relay.peers) == [1]
-        assert capsys.readouterr().out.count("connection failed") == 2
+        assert [record["level"] for record in log.records("connection failed")] == ["error", "error"]
         monkeypatch.undo()
         kept.feed(request("POST", "/events", event(2), JSON))
         await settle()
