@@ -9,6 +9,7 @@ The package in reading order; imports go one way, from the bottom of this list t
 - ``bindings``: one module per binding of AEP-0003 §3, and the router from path to binding.
 - ``ops``: the operator plane, a Quart-Trio app on an address of its own: health and what is observed.
 - ``config``, ``logs``: what the operator says to the relay, and what it says back.
+- ``process``: what the process asks of the system and of the interpreter.
 - ``daemon``: the composition root: build, start, drain, stop.
 - ``cli``: one module per command.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import secrets
 import signal
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from aep_relay import __version__
+from aep_relay import __version__, process
 from aep_relay.bindings import router
 from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
@@ -51,7 +50,7 @@ async def serve(
 
     ``task_status`` gets the addresses of the data port once it listens. Raises ``OSError`` when it cannot listen.
     """
-    limit = raise_descriptor_limit()
+    limit = process.raise_descriptor_limit()
     listeners = await _open(config)
     relay = Relay(config.limits, instance=secrets.token_hex(8))
     service = Service(config, relay, Authority(config.auth), Deadlines())
@@ -60,6 +59,7 @@ async def serve(
             background.start_soon(service.deadlines.run)
             background.start_soon(service.flush_left_over)
             background.start_soon(_abort_stalled, service)
+            background.start_soon(process.collect_now_and_then)
             background.start_soon(plane.run, service)
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
@@ -85,19 +85,6 @@ async def serve(
             background.cancel_scope.cancel()
     log.info("stopped")
     return 0
-
-
-def raise_descriptor_limit() -> int:
-    """Raise the limit on open descriptors as far as it goes; return it. Each connection takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or soft == resource.RLIM_INFINITY:
-        hard = 1_048_576
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        except (OSError, ValueError):
-            return soft
-    return max(soft, hard)
 
 
 async def _open(config: Config) -> list[socket.socket]:

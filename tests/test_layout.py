@@ -14,7 +14,7 @@ import aep_relay
 ROOT = Path(aep_relay.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-SECOND = {"protocol", "hub", "transport", "config", "logs"}
+SECOND = {"protocol", "hub", "transport", "config", "logs", "process"}
 # What a part of the package may import from, besides itself. Whatever is not named may import nothing.
 MAY_IMPORT = {
     "protocol": set[str](),
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "transport": {"protocol"},
     "config": {"hub", "protocol"},
     "logs": set[str](),
+    "process": set[str](),
     "bindings": SECOND,
     "upstream": SECOND,
     "journal": SECOND,

@@ -32,12 +32,13 @@ def command(file: Path | None, host: str | None, port: int | None, token_file: s
     import structlog
     import trio
 
-    from aep_relay import daemon, logs
+    from aep_relay import daemon, logs, process
 
     logs.configure(config.log.level, config.log.format, sys.stderr, config.secrets)
     log = structlog.get_logger()
     for warning in config.warnings:
         log.warning("configuration", detail=warning)
+    process.collect_rarely()
     try:
         code = trio.run(daemon.serve, config)
     except OSError as error:
