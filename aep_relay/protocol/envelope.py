@@ -151,7 +151,6 @@ def _members_of(raw: bytes) -> list[tuple[str, bytes]]:
     try:
         raw.decode()
         pairs = members(raw)
-        check_nesting(raw)
     except UnicodeDecodeError as error:
         raise InvalidEvent(f"not UTF-8 at byte {error.start}") from None
     except RecursionError:
@@ -161,8 +160,10 @@ def _members_of(raw: bytes) -> list[tuple[str, bytes]]:
     except msgspec.DecodeError as error:
         hint = " (or a lone surrogate)" if _SURROGATE.search(raw) else ""
         raise InvalidEvent(f"not JSON: {error}{hint}") from None
+    try:
+        check_nesting(raw)
     except JsonError as error:
-        raise InvalidEvent(str(error)) from None
+        raise InvalidEvent(str(error), event_id=_own_id(pairs)) from None
     return pairs
 
 

@@ -106,8 +106,8 @@ def parse(text: bytes, max_event_bytes: int, max_frame_bytes: int | None = None)
     """Return the Event or the frame that ``text`` holds.
 
     Without ``max_frame_bytes``, frames are as long as Events at most. Raises ``InvalidEvent`` and
-    ``EventTooLarge`` for Events, ``InvalidFrame`` and ``FrameTooLarge`` for frames, ``BadJson`` for what is
-    not a JSON object.
+    ``EventTooLarge`` for Events, ``InvalidFrame`` and ``FrameTooLarge`` for frames, ``InvalidRequest`` for
+    a ``subscribe`` that is malformed, ``BadJson`` for what is not a JSON object.
     """
     frame = _small_talk(text)
     if frame is not None:
@@ -130,6 +130,9 @@ def parse(text: bytes, max_event_bytes: int, max_frame_bytes: int | None = None)
         # An object: its head was read.
         return cast("Frame", loads(text))
     except JsonError as error:
+        if type_ == "subscribe":
+            # What refuses it is of a closed set, and names it (AEP-0003 §6.5).
+            raise InvalidRequest("invalid-filter", str(error), _usable(id_)) from None
         raise InvalidFrame(str(error)) from None
 
 

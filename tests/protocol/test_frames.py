@@ -125,7 +125,7 @@ def test_what_is_no_json_object(text: bytes) -> None:
         (EVENT.replace(b"7", b"-7"), "e1"),
         (EVENT.replace(b"7", b"1e400"), "e1"),
         (EVENT.replace(b'"s"', b'"\\ud800"'), None),
-        (EVENT[:-1] + b',"data":' + b'{"a":' * 300 + b"1" + b"}" * 301, None),
+        (EVENT[:-1] + b',"data":' + b'{"a":' * 300 + b"1" + b"}" * 301, "e1"),
     ],
 )
 def test_what_is_no_frame_is_judged_as_an_event(text: bytes, event_id: str | None) -> None:
@@ -147,7 +147,7 @@ def test_deep_nesting_is_no_recursion_error() -> None:
         b'{"type":"ping","type":"ping"}',
         b'{"type":"tool.completed","type":"ping"}',
         b'{"type":"ping","t":1,"\\u0074":2}',
-        b'{"type":"subscribe","id":"1","filter":{"agent":"a","agent":"b"}}',
+        b'{"type":"roster","id":"1","x":{"agent":"a","agent":"b"}}',
         b'{"type":"ping","t":"\\ud800"}',
         b'{"type":"ping","\\udc00":1}',
         b'{"type":"ping","t":1e999999999}',
@@ -156,6 +156,21 @@ def test_deep_nesting_is_no_recursion_error() -> None:
 )
 def test_frames_that_are_not_strict(text: bytes) -> None:
     assert type(refused(text)) is InvalidFrame
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        (b'{"type":"subscribe","id":"1","filter":{"agent":"a","agent":"b"}}', "1"),
+        (b'{"type":"subscribe","id":"1","filter":{},"filter":{}}', "1"),
+        (b'{"type":"subscribe","id":7,"x":{"a":1,"a":2}}', None),
+        (b'{"type":"subscribe","id":"1","x":' + b"[" * 257 + b"]" * 257 + b"}", "1"),
+    ],
+)
+def test_a_subscribe_that_is_not_strict_is_refused_by_its_id(text: bytes, id_: str | None) -> None:
+    error = refused(text)
+    assert type(error) is frames.InvalidRequest
+    assert (error.code, error.request_id) == ("invalid-filter", id_)
 
 
 def test_an_event_too_large_is_named() -> None:
