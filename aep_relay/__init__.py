@@ -10,6 +10,7 @@ The package in reading order; imports go one way, from the bottom of this list t
 - ``ops``: the operator plane, a Quart-Trio app on an address of its own: health and what is observed.
 - ``config``, ``logs``: what the operator says to the relay, and what it says back.
 - ``process``: what the process asks of the system and of the interpreter.
+- ``reload``: a changed configuration, taken over without a restart.
 - ``daemon``: the composition root: build, start, drain, stop.
 - ``cli``: one module per command.
 

@@ -17,18 +17,20 @@ import structlog
 import trio
 
 from aep_relay import __version__, process
-from aep_relay.bindings import router
+from aep_relay.bindings import cards, router
 from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
 from aep_relay.hub.relay import Relay
 from aep_relay.ops import plane
 from aep_relay.protocol.errors import Refusal
+from aep_relay.reload import Reloader, watch_expiry
 from aep_relay.transport import listener, sockets
 from aep_relay.transport.deadlines import Deadlines
 from aep_relay.transport.response import refusal
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from aep_relay.config import Config
     from aep_relay.transport.wire import Wire
@@ -44,23 +46,27 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 async def serve(
-    config: Config, *, task_status: trio.TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED
+    config: Config,
+    reread: Callable[[], Config] | None = None,
+    *,
+    task_status: trio.TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
 ) -> int:
     """Run the relay until SIGINT or SIGTERM; return the process's exit code.
 
-    ``task_status`` gets the addresses of the data port once it listens. Raises ``OSError`` when it cannot listen.
+    On SIGHUP the configuration that ``reread`` returns is taken over. ``task_status`` gets the addresses of the data
+    port once it listens. Raises ``ConfigError`` for files named in ``config`` and ``OSError`` when it cannot listen.
     """
+    inspector = cards.inspector(config.cards)
     limit = process.raise_descriptor_limit()
     listeners = await _open(config)
     relay = Relay(config.limits, instance=secrets.token_hex(8))
-    service = Service(config, relay, Authority(config.auth), Deadlines())
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    service = Service(config, relay, Authority(config.auth, config.tokens), Deadlines())
+    service.inspector = inspector
+    reloader = Reloader(service, reread or (lambda: config))
+    with trio.open_signal_receiver(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as background:
-            background.start_soon(service.deadlines.run)
-            background.start_soon(service.flush_left_over)
-            background.start_soon(_abort_stalled, service)
-            background.start_soon(process.collect_now_and_then)
-            background.start_soon(plane.run, service)
+            _start_watching(background, service)
+            background.start_soon(reloader.run)
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
                     await accepting.start(_accept, service, listeners, connections)
@@ -74,17 +80,33 @@ async def serve(
                         descriptors=limit,
                     )
                     task_status.started(addresses)
-                    async for number in signals:
-                        log.info("draining", signal=signal.Signals(number).name)
-                        break
+                    await _until_told_to_end(signals, reloader)
                     background.start_soon(_force, signals)
                     service.draining = True
                     accepting.cancel_scope.cancel()
-                connections.cancel_scope.deadline = trio.current_time() + config.limits.drain_timeout_seconds
+                connections.cancel_scope.deadline = trio.current_time() + service.limits.drain_timeout_seconds
                 await drain(service)
             background.cancel_scope.cancel()
     log.info("stopped")
     return 0
+
+
+def _start_watching(background: trio.Nursery, service: Service) -> None:
+    """Start what goes on beside the connections, as long as the relay runs."""
+    background.start_soon(service.deadlines.run)
+    background.start_soon(service.flush_left_over)
+    background.start_soon(_abort_stalled, service)
+    background.start_soon(watch_expiry, service)
+    background.start_soon(process.collect_now_and_then)
+    background.start_soon(plane.run, service)
+
+
+async def _until_told_to_end(signals: AsyncIterator[int], reloader: Reloader) -> None:
+    async for number in signals:
+        if number != signal.SIGHUP:
+            log.info("draining", signal=signal.Signals(number).name)
+            return
+        reloader.ask()
 
 
 async def _open(config: Config) -> list[socket.socket]:
@@ -139,9 +161,10 @@ async def _abort_stalled(service: Service) -> None:
 
 
 async def _force(signals: AsyncIterator[int]) -> None:
-    """End the process at once on the next signal, with the exit code that names it."""
+    """End the process at once on the next signal to end, with the exit code that names it."""
     async for number in signals:
-        os._exit(128 + number)
+        if number != signal.SIGHUP:
+            os._exit(128 + number)
 
 
 async def drain(service: Service) -> None:

@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "upstream": SECOND,
     "journal": SECOND,
     "ops": SECOND,
-    "daemon": SECOND | {"bindings", "upstream", "journal", "ops"},
+    "reload": SECOND | {"bindings"},
+    "daemon": SECOND | {"reload", "bindings", "upstream", "journal", "ops"},
     "cli": SECOND | {"bindings", "upstream", "journal", "ops", "daemon"},
     "__main__": {"cli"},
 }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aep_relay.bindings.auth import Authority
+    from aep_relay.bindings.cards import Inspector
     from aep_relay.config import Config
     from aep_relay.hub.relay import Relay
     from aep_relay.transport.deadlines import Deadlines
@@ -28,6 +29,8 @@ class Service:
         self.relay = relay
         self.authority = authority
         self.deadlines = deadlines
+        self.inspector: Inspector | None = None
+        """Checks identity cards; None when nobody does."""
         self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
         self.draining = False
         """Set when the relay is on its way out: what still comes is answered 503."""
@@ -42,11 +45,21 @@ class Service:
         self.own_origins: set[str] = set()
         """Origins of the dashboard, which may use the data port whatever ``cors.allowed_origins`` says."""
         self.started_at = trio.current_time()
-        self.capabilities = discovery.capabilities(config.limits.buffer_events)
-        self.discovery = discovery.document(config.limits.buffer_events)
+        self._describe()
         self.readers: set[HttpReader] = set()
         """Of the connections that speak HTTP, between requests or in one."""
         self._left_over = trio.Event()
+
+    def _describe(self) -> None:
+        self.capabilities = discovery.capabilities(self.limits.buffer_events)
+        self.discovery = discovery.document(self.limits.buffer_events)
+
+    def take_over(self, config: Config) -> None:
+        """Go on with another configuration; limits of what one connection may do hold for those to come."""
+        self.config = config
+        self.limits = config.limits
+        self.relay.change_limits(config.limits)
+        self._describe()
 
     def admit(self) -> bool:
         """Count one more connection in, at once and not when its task first runs; False when there is no room."""

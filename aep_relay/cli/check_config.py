@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from aep_relay.bindings import cards
 from aep_relay.cli import fail
 from aep_relay.config import ConfigError, load
 
@@ -21,6 +22,7 @@ def command(file: Path) -> None:
     """
     try:
         config = load(file, os.environ, {})
+        cards.inspector(config.cards)
     except ConfigError as error:
         fail(error)
     for warning in config.warnings:

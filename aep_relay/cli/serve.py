@@ -20,6 +20,8 @@ from aep_relay.config import ConfigError, load
 def command(file: Path | None, host: str | None, port: int | None, token_file: str | None) -> None:
     """Run the relay until SIGINT or SIGTERM.
 
+    SIGHUP re-reads FILE and the files it names: tokens, limits and log level change without ending a stream.
+
     Flags override the environment, the environment overrides FILE. Without any of them it listens on
     127.0.0.1:8787, without a token.
     """
@@ -40,7 +42,9 @@ def command(file: Path | None, host: str | None, port: int | None, token_file: s
         log.warning("configuration", detail=warning)
     process.collect_rarely()
     try:
-        code = trio.run(daemon.serve, config)
+        code = trio.run(daemon.serve, config, lambda: load(file, os.environ, flags))
+    except ConfigError as error:
+        fail(error)
     except OSError as error:
         fail(f"cannot listen: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}")
     sys.exit(code)

@@ -84,6 +84,10 @@ class Relay:
         self._next_id = 1
         self._behind: dict[Peer, None] = {}
 
+    def change_limits(self, limits: Limits) -> None:
+        """Go on with other limits: buffers shrink as they are written, and queues of open connections keep theirs."""
+        self.limits = self.store.limits = self.fanout.limits = limits
+
     # Connections
 
     def attach(self, binding: str, framing: Framing, sink: Sink) -> Peer:

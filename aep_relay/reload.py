@@ -1,0 +1,162 @@
+"""Taking a changed configuration without a restart, and ending what it no longer allows.
+
+On SIGHUP the configuration is read anew. Each part of the relay prepares for it first, in a thread: it reads files and
+checks, and touches nothing of the running relay. Only when all are prepared do they take it over, in one synchronous
+step; a configuration that can't be used is logged and changes nothing. What only a restart can change is named and
+stays as it is, and the whole is checked as it will then be: an address that is still open to the network still needs
+a token.
+
+Streams and sockets go on, unless the token they were opened with is gone, has changed in what it reaches, or has
+expired: they are closed with the reason (WebSocket code 1008).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from aep_relay import logs
+from aep_relay.bindings import cards
+from aep_relay.config import ARRAYS, TABLES, Config, ConfigError, check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import NoReturn
+
+    from aep_relay.bindings.auth import Ending
+    from aep_relay.bindings.service import Service
+
+TakeOver = Callable[[], None]
+Prepare = Callable[[Config], TakeOver]
+"""Checks what a part of the relay needs of a new configuration, raising ``ConfigError``; returns what takes it over."""
+
+EXPIRY_CHECK_SECONDS = 1.0
+POLICY_VIOLATION = 1008
+"""WebSocket close code (RFC 6455 §7.4.1)."""
+_CLOSED_PER_TURN = 64
+
+_NEEDS_RESTART = {"listen": None, "operator": ("enabled", "host", "port", "unix")}
+"""Tables, or settings of them, that are read once; None for all."""
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Reloader:
+    """Re-reads the configuration of one running relay when it is asked to."""
+
+    def __init__(self, service: Service, reread: Callable[[], Config]) -> None:
+        self.parts: list[Prepare] = [self._prepare_bindings, self._prepare_logs]
+        """All that takes a new configuration over, in order."""
+        self._service = service
+        self._reread = reread
+        self._asked = trio.Event()
+        self._endings: list[Ending] = []
+
+    def ask(self) -> None:
+        """Have the configuration re-read; asked twice before it is, it is re-read once."""
+        self._asked.set()
+
+    async def run(self) -> NoReturn:
+        """Re-read whenever asked, until cancelled."""
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            await self.reload()
+
+    async def reload(self) -> bool:
+        """Re-read the configuration once; False when it can't be used and nothing was changed."""
+        running = self._service.config
+        try:
+            config, fixed, steps = await trio.to_thread.run_sync(
+                self._prepare, running, list(self.parts), abandon_on_cancel=True
+            )
+        except ConfigError as error:
+            log.error("configuration refused; the old one stays in force", detail=str(error))
+            return False
+        except Exception:
+            # Whatever reading it runs into, those who are connected must not notice.
+            log.exception("configuration not read; the old one stays in force")
+            return False
+        for take_over in steps:
+            take_over()
+        for warning in config.warnings:
+            log.warning("configuration", detail=warning)
+        endings, self._endings = self._endings, []
+        log.info(
+            "configuration reloaded",
+            changed=sorted(_differences(running, config)),
+            needs_restart=sorted(fixed),
+            connections_ended=len(endings),
+        )
+        await end(self._service, endings)
+        return True
+
+    def _prepare(self, running: Config, parts: list[Prepare]) -> tuple[Config, set[str], list[TakeOver]]:
+        """Return the configuration to go on with, what of the one read needs a restart, and the steps that take it."""
+        read = self._reread()
+        fixed = {name for name in _differences(running, read) if _needs_restart(name)}
+        config = read
+        for table, name in (setting.split(".", 1) for setting in fixed):
+            old = getattr(getattr(running, table), name)
+            config = replace(config, **{table: replace(getattr(config, table), **{name: old})})
+        if fixed:
+            config = replace(config, warnings=tuple(dict.fromkeys([*read.warnings, *check(config)])))
+        return config, fixed, [prepare(config) for prepare in parts]
+
+    def _prepare_bindings(self, config: Config) -> TakeOver:
+        inspector = cards.inspector(config.cards)
+
+        def take_over() -> None:
+            service = self._service
+            service.take_over(config)
+            service.inspector = inspector
+            self._endings += service.authority.replace(config.auth, config.tokens)
+
+        return take_over
+
+    def _prepare_logs(self, config: Config) -> TakeOver:
+        running = self._service.config
+        if (config.log, config.secrets) == (running.log, running.secrets):
+            return lambda: None
+        # What was a secret once stays out of the logs: somebody may still send it.
+        known = dict.fromkeys([*config.secrets, *running.secrets])
+        return lambda: logs.configure(config.log.level, config.log.format, sys.stderr, known)
+
+
+def _needs_restart(setting: str) -> bool:
+    table, _, name = setting.partition(".")
+    names = _NEEDS_RESTART.get(table, ())
+    return names is None or name in names
+
+
+def _differences(one: Config, other: Config) -> set[str]:
+    """Return the settings in which two configurations differ, by their paths."""
+    found = {name for name in ARRAYS if getattr(one, name) != getattr(other, name)}
+    for table, settings in TABLES.items():
+        mine, theirs = getattr(one, table), getattr(other, table)
+        found |= {
+            f"{table}.{setting.name}"
+            for setting in fields(settings)
+            if getattr(mine, setting.name) != getattr(theirs, setting.name)
+        }
+    return found
+
+
+async def watch_expiry(service: Service) -> NoReturn:
+    """End connections when their token expires, until cancelled."""
+    while True:
+        await trio.sleep(EXPIRY_CHECK_SECONDS)
+        await end(service, service.authority.expired())
+
+
+async def end(service: Service, endings: Iterable[Ending]) -> None:
+    """Close connections, each with its reason, in slices."""
+    for count, (connection, reason) in enumerate(endings, 1):
+        service.relay.close(connection.peer, reason, POLICY_VIOLATION)
+        if count % _CLOSED_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
