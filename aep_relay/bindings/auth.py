@@ -71,6 +71,11 @@ class Holder:
         self.rate: Rate | None = None
         self._set_rate()
 
+    @property
+    def named(self) -> dict[str, str]:
+        """What a log says of it."""
+        return {} if self.token is None else {"token_name": self.token.name}
+
     def check_rate(self) -> None:
         """Raise ``TooManyRequests`` while the token's ``events_per_second`` is used up."""
         rate = self.rate

@@ -15,6 +15,7 @@ from aep_relay.transport.deadlines import SWEEP_SECONDS
 from aep_relay.transport.wire import BrokenWire, linger
 
 if TYPE_CHECKING:
+    from aep_relay.bindings.auth import Holder
     from aep_relay.bindings.service import Service
     from aep_relay.hub.peer import Peer
     from aep_relay.protocol.framing import Framing
@@ -36,6 +37,7 @@ class Connection:
         "close_reason",
         "deadline",
         "heard_at",
+        "holder",
         "service",
         "wire",
     )
@@ -51,6 +53,8 @@ class Connection:
         self.heard_at = trio.current_time()
         self.deadline = self.heard_at + self.interval_seconds
         """When the next heartbeat is due (``deadlines.Waiting``)."""
+        self.holder: Holder | None = None
+        """Whose token opened it; None where there are no tokens, as on a pipe."""
         self._nursery = nursery
         self._writing = False
         self._written: trio.Event | None = None
@@ -68,8 +72,16 @@ class Connection:
         """Between heartbeats, less what the timer may be late."""
         return max(0.0, self.service.limits.ping_interval_seconds - 2 * SWEEP_SECONDS)
 
+    def belong_to(self, holder: Holder) -> None:
+        """Do what ``holder`` may do, and end when it does."""
+        self.holder = holder
+        self._peer.grants = holder.grants
+        holder.connections.add(self)
+
     def detach(self) -> None:
         """Leave the hub, at once and for good."""
+        if self.holder is not None:
+            self.holder.connections.discard(self)
         self.service.deadlines.waiting.discard(self)
         if self._peer.outbox:
             # Whoever reads on must not take a torn frame for the end.
@@ -83,7 +95,7 @@ class Connection:
         try:
             return self.wire.send(data)
         except BrokenWire:
-            self.wire.interrupt()
+            self.interrupt()
             return BROKEN
 
     def wake(self) -> None:
@@ -97,13 +109,18 @@ class Connection:
         if self.close_reason is None:
             self.close_reason = reason
             self.close_code = code
-            self.wire.interrupt()
+            self.interrupt()
 
     def abort(self, reason: str) -> None:
         """Drop the connection (``Sink``)."""
         if self.close_reason is None:
             self.close_reason = reason
+        self.interrupt()
         self.wire.abort()
+
+    def interrupt(self) -> None:
+        """Call the reader off whatever it waits for: there is news of the connection itself."""
+        self.wire.interrupt()
 
     # deadlines.Waiting
 
@@ -124,7 +141,7 @@ class Connection:
                 else:
                     await trio.lowlevel.checkpoint()
         except BrokenWire:
-            self.wire.interrupt()
+            self.interrupt()
         finally:
             self._writing = False
             if self._written is not None:

@@ -37,7 +37,9 @@ def _connection(peer: Peer) -> dict[str, object]:
         "binding": peer.binding,
         "remote": peer.name,
         "role": peer.role,
+        "token_name": None if peer.grants is None else peer.grants.name or None,
         "identity": peer.identity,
+        "card": peer.card,
         "accepts": sorted(peer.accepts or ()),
         "sessions": sorted(peer.claims or ()),
         "subscriptions": [

@@ -186,12 +186,12 @@ async def _give_away(service: Service, wire: Wire, reader: HttpReader, request: 
             await reader.close()
         else:
             holder.check_room()
-            await stream.serve(service, wire, request, grants, headers)
+            await stream.serve(service, wire, request, holder, headers)
         return False
     if not request.upgrade_websocket:
         raise Status(426, "upgrade-required", "/socket speaks WebSocket: send Upgrade: websocket")
     if not (grants.emit or grants.consume or grants.control):
         raise Status(403, "unauthorized", "this token may neither emit nor consume nor command")
     holder.check_room()
-    await websocket.serve(service, wire, request, reader.take_rest(), grants)
+    await websocket.serve(service, wire, request, reader.take_rest(), holder)
     return False

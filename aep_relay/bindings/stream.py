@@ -17,8 +17,8 @@ from aep_relay.transport.wire import BrokenWire, Interrupted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from aep_relay.bindings.auth import Holder
     from aep_relay.bindings.service import Service
-    from aep_relay.hub.policy import Grants
     from aep_relay.hub.replay import From
     from aep_relay.protocol.filters import Filter
     from aep_relay.transport.http import Request
@@ -117,7 +117,7 @@ class Stream(Connection):
 
 
 async def serve(
-    service: Service, wire: Wire, request: Request, grants: Grants, headers: list[tuple[str, str]]
+    service: Service, wire: Wire, request: Request, holder: Holder, headers: list[tuple[str, str]]
 ) -> None:
     """Stream what ``request`` asks for until either side ends it. Raises ``ProtocolError`` before the first byte."""
     wanted = parse(request, service.limits.resume_positions)
@@ -126,8 +126,8 @@ async def serve(
         stream = Stream(service, wire, nursery, "sse", framing)
         log = service.log.bind(connection=stream.peer.id, binding="sse", remote=wire.peer_name)
         try:
-            stream.peer.grants = grants
-            log.info("connection opened")
+            stream.belong_to(holder)
+            log.info("connection opened", **holder.named)
             stream.peer.push(head(request, headers) + stream.framed(sse.comment("stream open")))
             refusal = service.relay.subscribe(
                 stream.peer,

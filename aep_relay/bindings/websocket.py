@@ -20,7 +20,14 @@ from websockets.server import ServerProtocol
 
 from aep_relay.bindings.connection import Connection
 from aep_relay.protocol import frames
-from aep_relay.protocol.errors import BadJson, HelloRequired, ProtocolError, Refusal, VersionUnsupported
+from aep_relay.protocol.errors import (
+    BadJson,
+    Forbidden,
+    HelloRequired,
+    ProtocolError,
+    Refusal,
+    VersionUnsupported,
+)
 from aep_relay.protocol.errors import frame as error_frame
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.framing import Framing
@@ -32,8 +39,8 @@ if TYPE_CHECKING:
 
     from websockets.frames import Frame
 
+    from aep_relay.bindings.auth import Holder
     from aep_relay.bindings.service import Service
-    from aep_relay.hub.policy import Grants
     from aep_relay.protocol.hello import Hello
     from aep_relay.transport.http import Request
     from aep_relay.transport.wire import Wire
@@ -83,13 +90,15 @@ def handshake(request: Request, max_message_bytes: int) -> tuple[ServerProtocol,
 class Socket(Connection):
     """One WebSocket connection."""
 
-    __slots__ = ("_parts", "hello", "protocol")
+    __slots__ = ("_parts", "_pause", "_pause_seconds", "hello", "protocol")
 
     def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, protocol: ServerProtocol) -> None:
         super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
         self.protocol = protocol
         self.hello: Hello | None = None
         self._parts: list[bytes] | None = None
+        self._pause: trio.CancelScope | None = None
+        self._pause_seconds = 0.0
         self.peer.greeted = False
         self.deadline = self.heard_at + service.limits.hello_timeout_seconds
 
@@ -101,6 +110,9 @@ class Socket(Connection):
             self.refuse(HelloRequired(f"no hello came within {limits.hello_timeout_seconds:g} seconds"))
             self._fail("hello-timeout", CloseCode.POLICY_VIOLATION)
             return
+        if self._pause is not None:
+            # Nobody listens: that is not the peer's doing.
+            self.heard_at = now
         silent_at = self.heard_at + limits.ping_timeout_seconds
         if now >= silent_at:
             self._fail("ping-timeout", CloseCode.POLICY_VIOLATION)
@@ -137,19 +149,41 @@ class Socket(Connection):
                 self._frame(event)  # type: ignore[arg-type]  # the handshake is over: only frames come
                 if service.relay.crowded:
                     await service.flush()
+                if self._pause_seconds:
+                    await self._keep_to_rate()
             if protocol.parser_exc is not None and self.close_reason is None:
                 code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
                 self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
-            # The answer to a close frame is the farewell: nothing may follow it.
-            if (
-                self.close_reason is None
-                and protocol.close_rcvd is None
-                and (replies := b"".join(protocol.data_to_send()))
-            ):
-                self.peer.push(replies)
+            self._reply()
             await service.flush()
             if self.close_reason is not None or protocol.close_rcvd is not None:
                 return
+
+    def _reply(self) -> None:
+        """Send what RFC 6455 owes the peer: pongs."""
+        protocol = self.protocol
+        # The answer to a close frame is the farewell: nothing may follow it.
+        if self.close_reason is None and protocol.close_rcvd is None:
+            replies = b"".join(protocol.data_to_send())
+            if replies:
+                self.peer.push(replies)
+
+    async def _keep_to_rate(self) -> None:
+        """Take nothing more in until the token allows another Event; what the peer sends waits in its socket."""
+        self._reply()
+        await self.service.flush()
+        with trio.move_on_after(self._pause_seconds) as self._pause:
+            self._pause_seconds = 0.0
+            if self.close_reason is None:
+                await trio.sleep_forever()
+        self._pause = None
+        self.heard_at = trio.current_time()
+
+    def interrupt(self) -> None:
+        """Call the reader off its wait for the peer, or for the token's rate."""
+        super().interrupt()
+        if self._pause is not None:
+            self._pause.cancel()
 
     def _frame(self, frame: Frame) -> None:
         opcode = frame.opcode
@@ -178,6 +212,8 @@ class Socket(Connection):
                 return
         limits = self.service.limits
         try:
+            if self.hello is None and len(text) > limits.max_hello_bytes:
+                raise HelloRequired(f"max_hello_bytes: hello is at most {limits.max_hello_bytes} bytes")
             message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
             if self.hello is None:
                 self._greet(message)
@@ -208,7 +244,9 @@ class Socket(Connection):
         """Take the peer's hello and answer with ours (AEP-0003 §4)."""
         if isinstance(message, Event):
             raise HelloRequired("the first frame has to be hello")
-        hello = self.hello = parse_hello(message)
+        hello = parse_hello(message)
+        self._check_identity(hello)
+        self.hello = hello
         peer = self.peer
         peer.greeted = True
         peer.role = hello.role
@@ -224,7 +262,22 @@ class Socket(Connection):
         self.deadline = trio.current_time() + self.interval_seconds
         self.log_opened()
 
+    def _check_identity(self, hello: Hello) -> None:
+        """Raise ``Forbidden`` for an emitter that is not who it may be (AEP-0003 §8.2, §8.3)."""
+        emits, grants, inspector = hello.role != "consumer", self.peer.grants, self.service.inspector
+        if emits and grants is not None and not grants.may_appear_as(hello.agent):
+            raise Forbidden("this token may not emit as this agent")
+        if inspector is not None:
+            verdict = inspector.inspect(hello.identity.get("card"), hello.agent)
+            self.peer.card = verdict.document()
+            if emits and inspector.required and not verdict.valid:
+                raise Forbidden(f"identity.card: {verdict.detail}")
+
     def _refuse_greeting(self, error: ProtocolError) -> None:
+        if isinstance(error, Forbidden):
+            self.refuse(error)
+            self._fail("identity-refused", CloseCode.POLICY_VIOLATION)
+            return
         if not isinstance(error, HelloRequired | VersionUnsupported):
             detail = "" if isinstance(error, BadJson) else f": {error.detail}"
             error = HelloRequired(f"the first frame has to be a valid hello{detail}")
@@ -233,6 +286,8 @@ class Socket(Connection):
 
     def _event(self, event: Event) -> None:
         peer = self.peer
+        if self.holder is not None and self.holder.rate is not None:
+            self._pause_seconds = self.holder.rate.spend(1, trio.current_time())
         refusal: Refusal | None = None
         if peer.grants is not None and event.shape is not Shape.COMMAND:
             refusal = peer.grants.refuse_event(event)
@@ -266,6 +321,8 @@ class Socket(Connection):
         id_ = frames.parse_request_id(frame)
         if self.peer.role == "emitter":
             self.refuse(Refusal("unauthorized", "an emitter connection may not ask for the roster"), id_)
+        elif self.peer.grants is not None and not self.peer.grants.consume:
+            self.refuse(Refusal("unauthorized", "this token may not consume"), id_)
         else:
             self.peer.push(frames.text_frame(frames.roster(id_, self.service.relay.roster(self.peer.grants))))
 
@@ -282,6 +339,8 @@ class Socket(Connection):
             remote=peer.name,
             role=None if hello is None else hello.role,
             agent=peer.agent,
+            **({} if self.holder is None else self.holder.named),
+            **({} if peer.card is None else {"card": peer.card["status"]}),
         )
 
     def farewell(self) -> bytes:
@@ -300,14 +359,15 @@ _HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {
 """What a peer can ask for. Every other frame is ignored: it needs no answer, or a later revision knows it."""
 
 
-async def serve(service: Service, wire: Wire, request: Request, rest: bytes, grants: Grants) -> None:
+async def serve(service: Service, wire: Wire, request: Request, rest: bytes, holder: Holder) -> None:
     """Speak WebSocket on ``wire`` until either side ends it. Raises ``ProtocolError`` if the handshake fails."""
     protocol, accepted = handshake(request, service.limits.max_body_bytes)
-    await wire.send_all(accepted)
     async with trio.open_nursery() as nursery:
         socket = Socket(service, wire, nursery, protocol)
-        socket.peer.grants = grants
         try:
+            # In one step with the check that there is room for it.
+            socket.belong_to(holder)
+            socket.peer.push(accepted)
             await socket.run(rest)
             if socket.close_reason is None:
                 service.relay.left(socket.peer)

@@ -45,6 +45,9 @@ class Limits:
     max_body_bytes: int = _limit(16 * MIB, 1 * KIB, 4 * GIB, "body of one POST")
     max_batch_events: int = _limit(10_000, 1, 10_000_000, "Events in one POST")
     max_frame_bytes: int = _limit(1 * MIB, 1 * KIB, 1 * GIB, "one WebSocket frame that is not an Event")
+    max_hello_bytes: int = _limit(
+        64 * KIB, 1 * KIB, 1 * MIB, "hello of one WebSocket connection, kept as long as it lasts"
+    )
     max_head_bytes: int = _limit(32 * KIB, 1 * KIB, 1 * MIB, "request line and headers")
 
     # What one peer may hold

@@ -51,6 +51,7 @@ class Peer:
         "accepts",
         "agent",
         "binding",
+        "card",
         "claims",
         "closing",
         "cohort",
@@ -91,6 +92,8 @@ class Peer:
         self.grants: Grants | None = None
         self.identity: dict[str, object] | None = None
         """As declared in its hello; None where the binding has none."""
+        self.card: dict[str, object] | None = None
+        """What the check of its identity card found; None where none is checked."""
         self.agent: str | None = None
         self.instance: object = None
         self.control: object = None

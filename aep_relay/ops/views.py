@@ -63,6 +63,8 @@ def connection(peer: Peer, now_seconds: float) -> dict[str, object]:
         "binding": peer.binding,
         "remote": peer.name,
         "role": peer.role,
+        "token_name": None if peer.grants is None else peer.grants.name or None,
+        "card": peer.card,
         "agent": _text(peer.agent),
         "instance": _text(peer.instance),
         "accepts": sorted(peer.accepts or ()),

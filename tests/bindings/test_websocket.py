@@ -140,7 +140,7 @@ class TestHello:
             assert socket.closed == 1002
             assert relay.relay.stats.received_events == 0
 
-    @pytest.mark.parametrize("versions", [[], ["0.2"], ["1.0", "2.0"], ["0.10"], ["2.0"] * 10_000])
+    @pytest.mark.parametrize("versions", [[], ["0.2"], ["1.0", "2.0"], ["0.10"], ["2.0"] * 5_000])
     async def test_without_a_common_version_it_is_refused(self, versions: list[str]) -> None:
         async with serving() as relay:
             socket = await relay.socket()
