@@ -14,6 +14,7 @@ import { byId, clean, put, randomId, say, span } from "./text.js";
 const POLL_EVERY = 2000;
 const RENDER_EVERY = 400;
 const ROSTER_EVERY = 5000;
+const HELD_EVERY = 10000;
 
 const instance = randomId();
 const fleet = new Fleet();
@@ -21,7 +22,7 @@ let overview = null;
 let roster = [];
 let rosterAt = 0;
 let drawn = -1;
-let linkState = { state: "connecting" };
+const links = { state: { state: "connecting" }, tail: { state: "connecting" } };
 
 const target = () => ({ url: socketUrl(overview.urls), token: token.get() });
 const entriesOf = (session) => roster.filter((entry) => entry.session === session);
@@ -37,11 +38,12 @@ const state = new Feed({
       if (event.type === "attention.requested" || event.type === "session.started") rosterAt = 0;
     },
     status(status) {
-      linkState = status;
+      links.state = status;
       showLink();
       if (status.state === "live") {
         rosterAt = 0;
         commands.connected();
+        setTimeout(refreshHeld, 1000);
       }
     },
     error(frame) {
@@ -61,7 +63,18 @@ const commands = new Commands({
   },
 });
 
-const tailFeed = new Feed({ name: `${instance}/tail`, target, held, on: { event: (event, raw, position) => tail.take(event, raw, position) } });
+const tailFeed = new Feed({
+  name: `${instance}/tail`,
+  target,
+  held,
+  on: {
+    event: (event, raw, position) => tail.take(event, raw, position),
+    status(status) {
+      links.tail = status;
+      showLink();
+    },
+  },
+});
 const timeline = new Timeline({
   feedFor: (on) => new Feed({ name: `${instance}/timeline`, target, held, on }),
   commands,
@@ -75,7 +88,7 @@ const inbox = new Inbox({ fleet, commands, entriesOf, overview: () => overview, 
 const numbers = new Numbers();
 
 function showLink() {
-  const { state: name, reason, retryAt } = linkState;
+  const { state: name, reason, retryAt } = links.state.state === "live" ? links.tail : links.state;
   const words = {
     live: "live",
     connecting: "connecting",
@@ -135,7 +148,7 @@ async function poll() {
 
 function connect() {
   if (!socketUrl(overview.urls)) {
-    linkState = { state: "down" };
+    links.state = { state: "down" };
     showLink();
     banner("The data port can't be reached from a browser: it has no TCP address. Numbers are shown, Events are not.");
     return;
@@ -156,6 +169,15 @@ async function refreshRoster() {
     drawn = -1;
   } catch {
     rosterAt = 0; // The connection was lost; the next one asks again.
+  }
+}
+
+async function refreshHeld() {
+  if (!state.live || document.hidden) return;
+  try {
+    fleet.hold((await held()).keys());
+  } catch {
+    // The overview's poll says what is wrong.
   }
 }
 
@@ -193,4 +215,5 @@ document.addEventListener("visibilitychange", () => {
 });
 setInterval(render, RENDER_EVERY);
 setInterval(refreshRoster, 500);
+setInterval(refreshHeld, HELD_EVERY);
 poll();

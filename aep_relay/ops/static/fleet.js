@@ -11,6 +11,7 @@ export const LIFECYCLE = {
 };
 
 export const STATES = ["waiting", "running", "failed", "idle", "ended"];
+export const ORDER = [...STATES, "silent"];
 
 export class Fleet {
   constructor() {
@@ -27,9 +28,19 @@ export class Fleet {
     else if (position) this.#session(event, position);
   }
 
+  /** Sessions the relay holds. Of one that has told nothing of how it is doing, its name is all there is to know. */
+  hold(names) {
+    const known = new Set(Array.from(this.sessions.values(), (session) => session.name));
+    for (const name of names) {
+      if (known.has(name)) continue;
+      this.#newSession(`\n${name}`, { session: name, source: null, agent: "" }).silent = true;
+      this.changes += 1;
+    }
+  }
+
   counts() {
     const counts = Object.fromEntries(STATES.map((state) => [state, 0]));
-    for (const session of this.sessions.values()) counts[stateOf(session)] += 1;
+    for (const session of this.sessions.values()) if (!session.silent) counts[stateOf(session)] += 1;
     return counts;
   }
 
@@ -56,6 +67,7 @@ export class Fleet {
     let session = this.sessions.get(key);
     if (!session) {
       session = this.#newSession(key, event);
+      this.sessions.delete(`\n${event.session}`);
     } else if (compare(position, session.position) <= 0) {
       // A backfill says what was; only a question in it may still be open.
       if (event.type.startsWith("attention.")) this.#attention(event, session);
@@ -128,6 +140,7 @@ export class Fleet {
 }
 
 export function stateOf(session) {
+  if (session.silent) return "silent";
   if (session.ended) return "ended";
   if (session.questions.size) return "waiting";
   if (session.runs.size) return "running";

@@ -1,11 +1,11 @@
 // Agents and sessions at a glance.
 
 import { ago, arrange, byId, clean, el, number, put, quoted } from "./text.js";
-import { STATES, stateOf } from "./fleet.js";
+import { ORDER, STATES, stateOf } from "./fleet.js";
 
 const MAX_ROWS = 100;
 const MAX_AGENTS = 30;
-const WORDS = { waiting: "waiting for a human", running: "running", failed: "failed", idle: "idle", ended: "ended" };
+const WORDS = { waiting: "waiting for a human", running: "running", failed: "failed", idle: "idle", ended: "ended", silent: "tells no state" };
 
 export class Sessions {
   constructor({ fleet, open }) {
@@ -39,7 +39,7 @@ export class Sessions {
         (!this.only || stateOf(session) === this.only) &&
         (!words || session.name.toLowerCase().includes(words) || session.agent.toLowerCase().includes(words)),
     );
-    found.sort((a, b) => STATES.indexOf(stateOf(a)) - STATES.indexOf(stateOf(b)) || (b.since || 0) - (a.since || 0));
+    found.sort((a, b) => ORDER.indexOf(stateOf(a)) - ORDER.indexOf(stateOf(b)) || (b.since || 0) - (a.since || 0));
     this.#rows(found.slice(0, MAX_ROWS));
     const any = this.fleet.sessions.size > 0;
     byId("sessions-table").hidden = !any;
@@ -61,7 +61,7 @@ export class Sessions {
       const detail = session.detail && (state === "failed" || state === "ended") ? `: ${clean(session.detail, 40)}` : "";
       put(cells.state, WORDS[state] + detail);
       put(cells.since, ago(session.since));
-      put(cells.last, clean(session.last.type, 60));
+      put(cells.last, clean(session.last?.type ?? "", 60));
       return cells.row;
     });
     arrange(byId("sessions"), rows);
@@ -89,6 +89,7 @@ export class Sessions {
     const counts = new Map();
     for (const session of this.fleet.sessions.values()) {
       const state = stateOf(session);
+      if (session.silent) continue;
       if (!counts.has(session.agent)) counts.set(session.agent, {});
       counts.get(session.agent)[state] = (counts.get(session.agent)[state] ?? 0) + 1;
     }
