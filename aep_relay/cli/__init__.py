@@ -16,7 +16,7 @@ from aep_relay import __version__
 
 # In the order in which help lists them. The module has the command's name with underscores, and holds
 # the click command as ``command``.
-COMMANDS = ("serve", "check-config")
+COMMANDS = ("serve", "check-config", "token")
 
 
 class _LazyGroup(click.Group):

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from aep_relay.config.checks import check
 from aep_relay.config.errors import ConfigError, Wrong
-from aep_relay.config.tables import ARRAYS, ENVIRONMENT, FLAGS, TABLES, Config, Setting
+from aep_relay.config.tables import ARRAYS, ENVIRONMENT, FLAGS, TABLES, Config, Setting, Token
 from aep_relay.config.tokens import Keeping, check_text, read_file, readable_by_others
 from aep_relay.config.values import convert
 
@@ -104,6 +104,13 @@ def _read_table(path: Path, where: str, table: type, members: object) -> dict[st
     return given
 
 
+def read_token(members: Mapping[str, object], where: str) -> Token:
+    """Return the token that one table of ``[[tokens]]`` describes, its file read. Raises ``ConfigError``."""
+    keeping = Keeping()
+    keeping.keep(_build(Token, _read_table(Path(), where, Token, members), where), where)
+    return keeping.tokens[0]
+
+
 def _closest(name: str, known: Mapping[str, object]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
@@ -144,7 +151,7 @@ def _with_tokens(config: Config, layers: _Layers) -> Config:
     if token is not None:
         keeping.keep_default(token)
     for where, given in layers.arrays.get("tokens", ()):
-        keeping.keep(_build(ARRAYS["tokens"], given, where), where)
+        keeping.keep(_build(Token, given, where), where)
     return replace(
         config,
         auth=replace(auth, token=token),
