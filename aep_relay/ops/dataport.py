@@ -24,6 +24,9 @@ def base_urls(service: Observed, host: str) -> list[str]:
         return [configured.rstrip("/")]
     name = host_name(host)
     address = next((address for address in service.addresses if isinstance(address, tuple)), None)
+    if address is None and service.config.listen.host is not None and service.config.listen.port:
+        # It is about to listen there.
+        address = (service.config.listen.host, service.config.listen.port)
     if name is None or address is None:
         return []
     bound = str(address[0])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aep_relay.config import Config, Operator
+from aep_relay.config import Config, Listen, Operator
 from aep_relay.ops import dataport
 from tests.ops.observed import Observation
 
@@ -35,7 +35,14 @@ def test_a_malformed_host_names_no_data_port(host: str) -> None:
 
 
 def test_a_unix_socket_is_not_for_browsers() -> None:
-    assert dataport.base_urls(Observation(addresses=["/run/relay.sock"]), "localhost") == []
+    service = Observation(Config(listen=Listen(host=None)), addresses=["/run/relay.sock"])
+    assert dataport.base_urls(service, "localhost") == []
+
+
+def test_before_it_listens_it_is_where_it_will() -> None:
+    assert dataport.base_urls(Observation(addresses=[]), "localhost:8788")[0] == "http://localhost:8787"
+    later = Observation(Config(listen=Listen(port=0)), addresses=[])
+    assert dataport.base_urls(later, "localhost:8788") == []
 
 
 def test_policy_sources_are_origins_for_fetches_and_sockets() -> None:

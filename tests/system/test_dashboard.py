@@ -179,7 +179,7 @@ def test_only_what_request_and_roster_allow_can_be_sent(driver: Chrome, tmp_path
     options = [{"id": "ok", "label": "OK"}]
     with (
         operated(tmp_path) as relay,
-        agent(relay.port, TOKEN, "deaf", "s1", accepts=["control.pause"]) as deaf,
+        agent(relay.port, TOKEN, "deaf", "s1", accepts=["control.pause", "control.cancel"]) as deaf,
         agent(relay.port, TOKEN, "elsewhere", "s2") as elsewhere,
     ):
         deaf.ask(options=options)
@@ -193,10 +193,15 @@ def test_only_what_request_and_roster_allow_can_be_sent(driver: Chrome, tmp_path
         assert not any(button.is_enabled() for button in page.all(".answer"))
         page.named("#sessions .linklike", "s1").click()
         page.until(lambda: page.named("#timeline-commands button", "Pause").is_enabled())
-        assert not page.named("#timeline-commands button", "Cancel").is_enabled()
+        assert not page.named("#timeline-commands button", "Resume").is_enabled()
         page.named("#timeline-commands button", "Pause").click()
         assert deaf.command()["type"] == "control.pause"
         page.until(lambda: "Pause: accepted" in page.text("#timeline-why"))
+        # What ends a run takes a second press.
+        page.named("#timeline-commands button", "Cancel run").click()
+        page.named("#timeline-commands button", "Really cancel the run?").click()
+        assert deaf.command(2)["data"] == {"scope": "run"}
+        assert len(deaf.commands) == 2
 
 
 def test_without_a_token_none_is_asked_for_and_no_command_offered(driver: Chrome, tmp_path: Path) -> None:

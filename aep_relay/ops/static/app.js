@@ -127,13 +127,15 @@ byId("forget").addEventListener("click", () => {
 async function poll() {
   clearTimeout(poll.timer);
   try {
-    const first = overview === null;
+    const before = overview;
     overview = await getOverview();
+    // The page may connect to where the relay was when it was loaded, and nowhere else.
+    if (before && String(before.urls) !== String(overview.urls)) location.reload();
     banner("");
     byId("forget").hidden = !token.get();
     put(byId("facts"), `${clean(overview.version, 20)} · up ${span(overview.uptime_seconds)} · ${overview.counters.connections} connections`);
     numbers.render(overview);
-    if (first) connect();
+    if (!before) connect();
   } catch (error) {
     if (error instanceof Unauthorized) {
       const explain = token.get() !== null || error.status === 403;

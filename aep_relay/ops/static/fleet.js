@@ -4,6 +4,8 @@ import { compare } from "./position.js";
 
 const MAX_SESSIONS = 5000;
 const MAX_CLOSED = 2000;
+const MAX_REQUESTS = 1000;
+const MAX_RUNS = 200; // Of one session.
 
 /** The Events this fold wants: what says how a session is doing, not what it does in detail. */
 export const LIFECYCLE = {
@@ -116,6 +118,7 @@ export class Fleet {
   #attention(event, session) {
     if (event.type === "attention.requested") {
       if (this.closed.has(event.id) || session.ended) return;
+      if (this.requests.size >= MAX_REQUESTS) this.#close(this.requests.keys().next().value);
       this.requests.set(event.id, { id: event.id, event, session });
       session.questions.add(event.id);
     } else if (event.type !== "attention.routed") {
@@ -169,6 +172,7 @@ const RULES = {
   },
   "run.started"(session, event) {
     session.ended = false;
+    if (session.runs.size >= MAX_RUNS) session.runs.delete(session.runs.values().next().value);
     session.runs.add(event.run ?? "");
     session.outcome = null;
     session.detail = undefined;

@@ -9,10 +9,11 @@ const MAX_KEPT = 10000;
 const PAGE = 200;
 const RENDER_EVERY = 250;
 const MAX_CHAIN = 50;
+const SECOND_PRESS_WITHIN = 4000;
 const COMMANDS = [
   ["control.pause", "Pause"],
   ["control.resume", "Resume"],
-  ["control.cancel", "Cancel"],
+  ["control.cancel", "Cancel run"],
 ];
 
 export class Timeline {
@@ -66,15 +67,18 @@ export class Timeline {
     this.entries.splice(at, 0, entry);
     this.known.set(event.id, entry);
     if (event.cause !== undefined) {
-      if (!this.effects.has(event.cause)) this.effects.set(event.cause, []);
-      this.effects.get(event.cause).push(event.id);
+      if (!this.effects.has(event.cause)) this.effects.set(event.cause, new Set());
+      this.effects.get(event.cause).add(event.id);
     }
-    if (this.entries.length > MAX_KEPT) {
-      const gone = this.entries.shift();
-      this.known.delete(gone.event.id);
-      this.effects.delete(gone.event.id);
-    }
+    if (this.entries.length > MAX_KEPT) this.#forget(this.entries.shift().event);
     this.dirty = true;
+  }
+
+  #forget({ id, cause }) {
+    this.known.delete(id);
+    const siblings = this.effects.get(cause);
+    siblings?.delete(id);
+    if (siblings?.size === 0) this.effects.delete(cause);
   }
 
   #render() {
@@ -118,7 +122,7 @@ export class Timeline {
     byId("chain-box").hidden = !chosen;
     if (!chosen) return;
     const causes = this.#causes();
-    const effects = (this.effects.get(this.chosen) ?? []).slice(0, MAX_CHAIN);
+    const effects = [...(this.effects.get(this.chosen) ?? [])].slice(0, MAX_CHAIN);
     byId("chain").replaceChildren(...causes.map((id) => this.#link(id, "cause")), ...effects.map((id) => this.#link(id, "effect")));
     const linked = new Set([...causes, ...effects]);
     for (const [entry, element] of this.rows) {
@@ -140,7 +144,7 @@ export class Timeline {
       box.dataset.session = this.session;
       box.replaceChildren(
         ...COMMANDS.map(([type, label]) =>
-          el("button", { type: "button", "data-type": type, onclick: () => this.#send(type, label) }, label),
+          el("button", { type: "button", "data-type": type, onclick: (click) => this.#pressed(click.currentTarget, type, label) }, label),
         ),
       );
     }
@@ -157,7 +161,17 @@ export class Timeline {
     put(byId("timeline-why"), outcome + [...reasons].join(" "));
   }
 
-  #send(type, label) {
+  /** What ends a run is sent on the second press only. */
+  #pressed(button, type, label) {
+    if (type === "control.cancel" && !button.dataset.armed) {
+      button.dataset.armed = "yes";
+      put(button, "Really cancel the run?");
+      setTimeout(() => {
+        delete button.dataset.armed;
+        put(button, label);
+      }, SECOND_PRESS_WITHIN);
+      return;
+    }
     this.commands.submit(type, this.session, label, type === "control.cancel" ? { data: { scope: "run" } } : {});
     this.#buttons();
   }
