@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 VERSION = b"0.1"
 SLICE_EVENTS = 128
 """So many Events are decoded or ingested before other tasks get a turn: about a millisecond."""
+SLICE_BYTES = 256 * 1024
+"""As many bytes at most, but for one Event that is longer."""
 
 
 class UnsupportedMediaType(ProtocolError):
-    """Neither JSON nor NDJSON in UTF-8 (AEP-0003 §3.2.3)."""
+    """Neither JSON nor NDJSON in UTF-8 (AEP-0003 §3.2.3), or in a coding that hides it (RFC 9110 §15.5.16)."""
 
     code = "unsupported-media-type"
     http_status = 415
@@ -48,6 +50,9 @@ def check_head(request: Request) -> bool:
     if version != VERSION:
         given = "is missing" if version is None else "names a version that is not supported"
         raise VersionUnsupported(f"the AEP-Version header {given}")
+    coding = request.get(b"content-encoding")
+    if coding is not None and coding.lower() != b"identity":
+        raise UnsupportedMediaType("the only Content-Encoding is identity: the body has to come as it is")
     value = request.get(b"content-type")
     if value == b"application/json":
         return False
@@ -95,11 +100,12 @@ async def take_in(service: Service, request: Request, reader: HttpReader, holder
 async def _decode_batch(service: Service, body: bytes, grants: Grants) -> list[Event]:
     decoder = BatchDecoder(body, service.limits.max_batch_events, service.limits.max_event_bytes)
     events: list[Event] = []
-    while more := decoder.decode_some(SLICE_EVENTS):
+    while not decoder.done:
+        more = decoder.decode_some(SLICE_EVENTS, SLICE_BYTES)
         for offset, event in enumerate(more, len(events)):
             _refuse(event, grants, offset)
         events += more
-        if len(more) == SLICE_EVENTS:
+        if not decoder.done:
             await trio.lowlevel.checkpoint()
     return events
 

@@ -116,6 +116,8 @@ def _error(service: Service, request: Request, error: ProtocolError) -> tuple[in
         headers.append(("WWW-Authenticate", "Bearer"))
     elif error.http_status == 405:
         headers.append(("Allow", METHODS[request.path]))
+    elif error.http_status == 415:
+        headers.append(("Accept-Encoding", "identity"))
     elif error.http_status == 426:
         headers += UPGRADES[request.path]
     elif isinstance(error, TooManyRequests) and error.retry_after_seconds is not None:

@@ -24,12 +24,13 @@ from typing import Annotated, Final, Literal, cast
 
 import msgspec
 
-from aep_relay.protocol.errors import InvalidEvent, quoted
+from aep_relay.protocol.errors import EventTooLarge, InvalidEvent, quoted
 from aep_relay.protocol.grammar import EXTENSION_NAME
 from aep_relay.protocol.jsontext import (
     MAX_NESTING_LEVELS,
     WHITESPACE,
     JsonError,
+    TooManyContainers,
     check_nesting,
     integer,
     members,
@@ -45,6 +46,11 @@ Extensions = dict[str, Extension]
 VERSION: Final = "0.1"
 """The only value of ``aep``."""
 
+MAX_EXTENSION_BYTES: Final = 64 << 10
+"""What an envelope may hold besides its core attributes, whitespace not counted. Each extension attribute is looked
+at by itself and kept as a value: without a bound, a few megabytes of them take seconds, and hundreds of megabytes."""
+
+_CERTAINLY_FEW_BYTES: Final = MAX_EXTENSION_BYTES // 2
 _MEMBER_BYTES = len('"":,')
 _CLOSING_BRACE = ord("}")
 _BOOLEANS = (b"true", b"false")
@@ -78,6 +84,12 @@ class Envelope(msgspec.Struct, gc=False, omit_defaults=True):
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+_Core = msgspec.defstruct(
+    "_Core", [(name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in CORE_ATTRIBUTES], gc=False
+)
+"""The core attributes as they are spelled; of a doubled one the last."""
+
+_read_core = msgspec.json.Decoder(_Core).decode
 _read_envelope = msgspec.json.Decoder(Envelope).decode
 _read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_string = msgspec.json.Decoder(str).decode
@@ -102,15 +114,21 @@ def _read_quickly(raw: bytes) -> tuple[Envelope, Extensions | None]:
     JSON."""
     if not raw.isascii():
         raw.decode()
+    try:
+        check_nesting(raw)
+    except TooManyContainers as error:
+        # Whatever else is wrong, it would take too long to say.
+        raise EventTooLarge(str(error)) from None
     envelope = _read_envelope(raw)
     written = _write(envelope)
     extensions: Extensions | None = None
     if len(written) != len(raw) and (rest_bytes := _inked(raw) - _inked(written)):
+        if rest_bytes > _CERTAINLY_FEW_BYTES:
+            raise JsonError("more than can be looked at in passing")
         extensions = _extensions(raw, rest_bytes)
     # ``data`` is written last: what ends in a brace before the envelope's own is an object.
     if written[-2] != _CLOSING_BRACE and envelope.data is not msgspec.UNSET:
         raise JsonError("data is not an object")
-    check_nesting(raw)
     return envelope, extensions
 
 
@@ -150,6 +168,7 @@ def _members_of(raw: bytes) -> list[tuple[str, bytes]]:
     object."""
     try:
         raw.decode()
+        _check_extent(raw)
         pairs = members(raw)
     except UnicodeDecodeError as error:
         raise InvalidEvent(f"not UTF-8 at byte {error.start}") from None
@@ -165,6 +184,15 @@ def _members_of(raw: bytes) -> list[tuple[str, bytes]]:
     except JsonError as error:
         raise InvalidEvent(str(error), event_id=_own_id(pairs)) from None
     return pairs
+
+
+def _check_extent(raw: bytes) -> None:
+    """Raise :class:`EventTooLarge` beyond ``MAX_EXTENSION_BYTES``, or what ``members`` raises for what is no
+    object."""
+    core = msgspec.structs.astuple(_read_core(raw))
+    core_bytes = sum(_inked(bytes(value)) for value in core if value is not msgspec.UNSET)
+    if _inked(raw) - core_bytes > MAX_EXTENSION_BYTES:
+        raise EventTooLarge(f"extension attributes take at most {MAX_EXTENSION_BYTES} bytes")
 
 
 def _assemble(found: dict[str, bytes]) -> tuple[Envelope, Extensions | None]:

@@ -8,8 +8,6 @@ are bounded in number and length and change nothing but the cost. AEP-0001 §5, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from enum import IntEnum
 from sys import getsizeof
 from typing import Final, TypeVar
@@ -33,9 +31,12 @@ __all__ = ["BatchDecoder", "Event", "Extension", "Shape", "decode", "decode_batc
 
 DEFAULT_MAX_EVENT_BYTES: Final = 4 << 20
 
+MAX_SESSION_CHARS: Final = 16 << 10
+"""The longest session name. It outlives its Events: as a claim, as a position delivered, as one evicted."""
+
 _MAX_CACHED = 4096
 _MAX_CACHED_CHARS = 256
-_LINE = re.compile(rb"[^ \t\r\n][^\n]*")
+_BLANK_BYTES = 64 << 10
 _BASE_BYTES = 700
 
 _V = TypeVar("_V")
@@ -127,7 +128,7 @@ def decode(raw: bytes, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES) -> Event:
         envelope.time,
         source,
         _names.get(envelope.agent) or _remember(_names, envelope.agent, envelope.agent),
-        session and (_names.get(session) or _remember(_names, session, session)),
+        session and (_names.get(session) or _know_session(envelope, session)),
         seq,
         epoch,
         envelope.subject,
@@ -150,40 +151,54 @@ def decode_batch(body: bytes, max_batch_events: int, max_event_bytes: int) -> li
     Raises :class:`BatchTooLarge` beyond ``max_batch_events``, else the :class:`InvalidEvent` of the first
     line that fails, its ``index`` counting all lines from 0.
     """
-    return BatchDecoder(body, max_batch_events, max_event_bytes).decode_some(max_batch_events)
+    decoder = BatchDecoder(body, max_batch_events, max_event_bytes)
+    events: list[Event] = []
+    while not decoder.done:
+        events += decoder.decode_some(max_batch_events, len(body))
+    return events
 
 
 class BatchDecoder:
-    """An NDJSON body, decoded in slices so that the caller can let others run in between (AEP-0003 §3.2).
-
-    Raises :class:`BatchTooLarge` when made of a body with more than ``max_batch_events`` lines that are not
-    blank.
-    """
+    """An NDJSON body, decoded in slices so that the caller can let others run in between (AEP-0003 §3.2)."""
 
     def __init__(self, body: bytes, max_batch_events: int, max_event_bytes: int) -> None:
-        if body.count(b"\n") >= max_batch_events:
-            count = sum(1 for _ in _LINE.finditer(body))
-            if count > max_batch_events:
-                raise BatchTooLarge(f"a batch is at most {max_batch_events} Events, this one has {count}")
+        self.done = not body
+        """Whether all of the body has been decoded."""
         self._body = body
-        self._lines: Iterator[re.Match[bytes]] = _LINE.finditer(body)
+        self._at = 0
+        self._left_events = max_batch_events
+        self._max_batch_events = max_batch_events
         self._max_event_bytes = max_event_bytes
 
-    def decode_some(self, max_events: int) -> list[Event]:
-        """Return up to ``max_events`` more Events, fewer only at the end of the body.
+    def decode_some(self, max_events: int, max_bytes: int) -> list[Event]:
+        """Return up to ``max_events`` more Events; fewer at the end of the body, and when ``max_bytes`` of it have
+        been used up, but for a line that begins within them.
 
-        Raises :class:`InvalidEvent` with the ``index`` of the line at fault; nothing more can be decoded
-        then.
+        Raises :class:`InvalidEvent` with the ``index`` of the line at fault, and :class:`BatchTooLarge` for a line
+        beyond ``max_batch_events``; nothing more can be decoded then.
         """
+        body, at = self._body, self._at
+        stop = min(len(body), at + max_bytes)
         events: list[Event] = []
-        for line in self._lines:
+        while at < stop and len(events) < max_events:
+            if body[at] in WHITESPACE:
+                # Blank lines, which cost next to nothing so, and what stands before an Event.
+                blank = body[at : at + _BLANK_BYTES]
+                at += len(blank) - len(blank.lstrip(WHITESPACE))
+                continue
+            if len(events) == self._left_events:
+                raise BatchTooLarge(f"a batch is at most {self._max_batch_events} Events")
+            end = body.find(b"\n", at)
+            line = body[at:] if end < 0 else body[at:end]
             try:
-                events.append(decode(line.group(), self._max_event_bytes))
+                events.append(decode(line, self._max_event_bytes))
             except InvalidEvent as error:
-                index = self._body.count(b"\n", 0, line.start())
+                index = body.count(b"\n", 0, at)
                 raise type(error)(error.detail, event_id=error.event_id, index=index) from None
-            if len(events) >= max_events:
-                break
+            at += len(line)
+        self._at = at
+        self._left_events -= len(events)
+        self.done = at >= len(body)
         return events
 
 
@@ -227,6 +242,12 @@ def _know_source(envelope: Envelope) -> str:
     if not is_uri(source):
         raise InvalidEvent(f"source {quoted(source)} is not a URI with a scheme", event_id=envelope.id)
     return _remember(_sources, source, source)
+
+
+def _know_session(envelope: Envelope, session: str) -> str:
+    if len(session) > MAX_SESSION_CHARS:
+        raise InvalidEvent(f"session is longer than {MAX_SESSION_CHARS} characters", event_id=envelope.id)
+    return _remember(_names, session, session)
 
 
 def _remember(cache: dict[str, _V], name: str, value: _V) -> _V:

@@ -34,6 +34,9 @@ MAX_INCLUSION_ELEMENTS: Final = 1000
 MAX_PREDICATES: Final = 64
 """The most members of one filter."""
 
+MAX_ELEMENTS: Final = 4096
+"""The most elements of all its inclusions together."""
+
 _TEXT_ATTRIBUTES = frozenset({"id", "subject", "source", "agent", "session", "run", "step", "cause"})
 _VOCABULARIES = {"severity": SEVERITY_RANK, "capture": CAPTURE_RANK}
 _FILTERABLE = _TEXT_ATTRIBUTES | _VOCABULARIES.keys() | {"type", "epoch"}
@@ -131,6 +134,8 @@ def parse(value: object) -> Filter:
         raise InvalidFilter("a filter is a JSON object")
     if len(value) > MAX_PREDICATES:
         raise FilterTooLarge(f"a filter has at most {MAX_PREDICATES} members")
+    if sum(len(predicate) for predicate in value.values() if isinstance(predicate, list)) > MAX_ELEMENTS:
+        raise FilterTooLarge(f"the inclusions of a filter have at most {MAX_ELEMENTS} elements in all")
     for name in value:
         if name not in _FILTERABLE and (name in CORE_ATTRIBUTES or not EXTENSION_NAME.fullmatch(name)):
             raise InvalidFilter(f"{quoted(name)} cannot be filtered on")

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from itertools import accumulate
-from typing import Final, Never
+from typing import Final
 
 import msgspec
 
@@ -22,19 +23,34 @@ MAX_NESTING_LEVELS: Final = 256
 """Objects and arrays within one another, the outermost included. Deeper text is refused: a fixed bound,
 well within the interpreter's stack, so that the same bytes are refused wherever they come in."""
 
+MAX_CONTAINERS: Final = 1 << 17
+"""Objects and arrays in one text. Their nesting is counted one by one, so their number bounds what that takes."""
+
 MAX_INTEGER_DIGITS: Final = 400
 """Enough for every integer that fits an IEEE double. Longer ones are refused: ``1e999999999`` is eleven
-bytes."""
+bytes. In a text that is read whole, no number has more digits in a row."""
+
+MAX_FRACTIONS: Final = 10_000
+"""Numbers with a fraction or an exponent in one text that is read whole: each is judged by itself."""
 
 _EXACT_IN_FLOAT = 2**53
 _MAX_EXPONENT_DIGITS = 9
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
 _OPENING = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_BRACKETS: Final = b"[]{}"
+_NUMERALS: Final = b"0123456789.eE+-,:[]{}"
+"""What numbers are made of, and what parts one from the next."""
+_KINDS = bytes.maketrans(b"123456789eE", b"000000000..")
+"""Makes all digits alike, and what begins a fraction or an exponent."""
+_TOO_LONG: Final = b"0" * (MAX_INTEGER_DIGITS + 1)
 
 
 class JsonError(ValueError):
     """The text is not JSON, or not as strict as this protocol asks. The message is fit for a ``detail``."""
+
+
+class TooManyContainers(JsonError):
+    """The text holds more than ``MAX_CONTAINERS``."""
 
 
 def integer(token: str) -> int | None:
@@ -78,18 +94,43 @@ def exact_integer(value: object) -> int | None:
 
 
 def check_nesting(raw: bytes) -> None:
-    """Raise :class:`JsonError` if the valid JSON ``raw`` nests deeper than ``MAX_NESTING_LEVELS``.
+    """Raise :class:`JsonError` if the JSON text ``raw`` nests deeper than ``MAX_NESTING_LEVELS``, or holds more
+    than ``MAX_CONTAINERS``.
 
-    Cheap for what is short or flat: brackets are looked at one by one only where there are many.
+    Cheap for what is short or flat: brackets are looked at one by one only where there are many. Of a text that is
+    not JSON it may say either.
     """
     if len(raw) <= 2 * MAX_NESTING_LEVELS or raw.count(b"[") + raw.count(b"{") <= MAX_NESTING_LEVELS:
         return
+    brackets = _marks(raw, _BRACKETS)
+    # Between strings that hold brackets are brackets again.
+    if brackets.count(b'"') <= 4 * MAX_CONTAINERS + 2:
+        brackets = b"".join(brackets.split(b'"')[::2])
+    if len(brackets) > 2 * MAX_CONTAINERS:
+        raise TooManyContainers(f"more than {MAX_CONTAINERS} objects and arrays")
+    steps = brackets.translate(_OPENING)
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_NESTING_LEVELS:
+        raise JsonError(f"nested deeper than {MAX_NESTING_LEVELS} levels")
+
+
+def _marks(raw: bytes, kept: bytes) -> bytes:
+    """Return the bytes of the JSON text ``raw`` that are among ``kept``, and quotes around those in strings."""
     bare = raw
     if b"\\" in raw:  # backslashes stand in strings only, in pairs counted from the left of each run
         bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = b"".join(bare.split(b'"')[::2]).translate(_OPENING, _NOT_BRACKETS)
-    if max(accumulate(memoryview(brackets).cast("b")), default=0) > MAX_NESTING_LEVELS:
-        raise JsonError(f"nested deeper than {MAX_NESTING_LEVELS} levels")
+    # Two quotes with nothing kept between them: without both, whatever follows is as much in a string as before.
+    return bare.translate(None, _all_but(kept + b'"')).replace(b'""', b"")
+
+
+def _outside_strings(raw: bytes, kept: bytes) -> bytes:
+    """Return the bytes of the JSON text ``raw`` that are among ``kept`` and do not stand in a string."""
+    marks = _marks(raw, kept)
+    return b"".join(marks.split(b'"')[::2]) if b'"' in marks else marks
+
+
+@cache
+def _all_but(kept: bytes) -> bytes:
+    return bytes(byte for byte in range(256) if byte not in kept)
 
 
 def members(raw: bytes) -> list[tuple[str, bytes]]:
@@ -106,15 +147,21 @@ def loads(raw: bytes | str) -> object:
     """Return the JSON value of ``raw``: integers exact in any spelling, other numbers as floats.
 
     Raises :class:`JsonError` for anything that is not strict JSON in UTF-8, for member names that occur
-    twice in one object, for lone surrogates, and for text beyond ``MAX_NESTING_LEVELS`` or
-    ``MAX_INTEGER_DIGITS``.
+    twice in one object, for lone surrogates, and for text beyond ``MAX_NESTING_LEVELS``, ``MAX_CONTAINERS``,
+    ``MAX_INTEGER_DIGITS`` or ``MAX_FRACTIONS``.
     """
     try:
         text = raw if isinstance(raw, str) else raw.decode()
         encoded = text.encode()
-        msgspec.json.decode(encoded, type=msgspec.Raw)
         check_nesting(encoded)
-        return _STRICT.decode(text)
+        if _has_fractions(encoded):
+            # The grammar is msgspec's to judge, whoever builds the values.
+            msgspec.json.decode(encoded, type=msgspec.Raw)
+            value = _FRACTIONS.decode(text)
+        else:
+            value = msgspec.json.decode(encoded)
+        _check_unique(encoded, value)
+        return value
     except JsonError:
         raise
     except UnicodeError:
@@ -125,20 +172,34 @@ def loads(raw: bytes | str) -> object:
         raise JsonError(f"not JSON: {error}") from None
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise JsonError("a member name occurs twice")
-    return found
+def _has_fractions(encoded: bytes) -> bool:
+    """Say whether numbers with a fraction or an exponent are in the JSON text, perhaps integers nevertheless.
+
+    Raises :class:`JsonError` if there are too many to judge each, and for numbers without end.
+    """
+    numerals = _outside_strings(encoded, _NUMERALS).translate(_KINDS)
+    if _TOO_LONG in numerals:
+        raise JsonError(f"a number has more than {MAX_INTEGER_DIGITS} digits")
+    fractions = numerals.count(b"0.")
+    if fractions > MAX_FRACTIONS:
+        raise JsonError(f"more than {MAX_FRACTIONS} numbers with a fraction or an exponent")
+    return fractions > 0
+
+
+def _check_unique(encoded: bytes, value: object) -> None:
+    """Raise :class:`JsonError` if a member name was lost when the JSON text ``encoded`` became ``value``.
+
+    A colon outside strings belongs to a member, so the colons tell how many there were.
+    """
+    if encoded.count(b":") > 1:
+        kept = msgspec.json.encode(value)
+        if len(_outside_strings(encoded, b":")) != len(_outside_strings(kept, b":")):
+            raise JsonError("a member name occurs twice")
 
 
 def _number(token: str) -> object:
     value = integer(token)
     return float(token) if value is None else value
-
-
-def _refuse(token: str) -> Never:
-    raise JsonError(f"{token} is not JSON")
 
 
 class _Name:
@@ -155,6 +216,4 @@ def _name(_: type, text: str) -> _Name:
 
 
 _read_pairs = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_name).decode
-_STRICT = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=_number, parse_int=_number, parse_constant=_refuse
-)
+_FRACTIONS = json.JSONDecoder(parse_float=_number)

@@ -104,6 +104,24 @@ async def test_content_types_that_are_not(kind: str | None) -> None:
         assert relay.relay.stats.received_events == 0
 
 
+@pytest.mark.parametrize(
+    "coding", ["gzip", "br", "deflate", "zstd", "identity, gzip", "gzip, identity", "x", ""]
+)
+@pytest.mark.parametrize("kind", [JSON, NDJSON])
+async def test_a_coded_body_is_refused_unread(kind: dict[str, str], coding: str) -> None:
+    async with serving() as relay:
+        answer = await relay.ask("POST", "/events", event(), {**kind, "Content-Encoding": coding})
+        assert answer.refusal == (415, "unsupported-media-type")
+        assert answer.headers["accept-encoding"] == "identity"
+        assert relay.relay.stats.received_events == 0
+
+
+@pytest.mark.parametrize("coding", ["identity", "Identity"])
+async def test_no_coding_at_all_may_be_said(coding: str) -> None:
+    async with serving() as relay:
+        assert (await relay.post(event(), headers={"Content-Encoding": coding})).status == 202
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"{", b"\xff", b"{}", OTHER_EVENT, event() + event(1)])
 async def test_what_is_no_event(body: bytes) -> None:
     async with serving() as relay:

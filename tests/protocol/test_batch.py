@@ -74,20 +74,31 @@ def test_a_bad_line_keeps_its_id_and_class() -> None:
     assert too_large.value.index == 1
 
 
-def test_batches_are_bounded_before_a_line_is_read() -> None:
+def test_batches_are_bounded() -> None:
     assert len(decode_batch(lines(FIRST, b"", b"", SECOND, b""), 2, MIB)) == 2
     with pytest.raises(BatchTooLarge) as caught:
-        BatchDecoder(lines(FIRST, b"", SECOND, b"not json"), 2, MIB)
+        decode_batch(lines(FIRST, b"", SECOND, b"not json"), 2, MIB)
     assert caught.value.http_status == 413
     assert decode_batch(b"\n" * 100_000 + FIRST, 1, MIB)[0].id == "e0"
 
 
-@given(st.integers(0, 7), st.integers(1, 9))
-def test_slices_make_up_the_whole(count: int, slice_events: int) -> None:
-    body = lines(*(text(BASE, id=f"e{number}") for number in range(count)))
-    decoder = BatchDecoder(body, 100, MIB)
+@pytest.mark.parametrize("slice_bytes", [1, 100, 1000, 100_000])
+@given(count=st.integers(0, 7), slice_events=st.integers(1, 9), blank=st.sampled_from(["", "\n", " \r\n\t"]))
+def test_slices_make_up_the_whole(slice_bytes: int, count: int, slice_events: int, blank: str) -> None:
+    body = blank.encode() + lines(*(text(BASE, id=f"e{number}") for number in range(count))) + blank.encode()
+    decoder = BatchDecoder(body, count, MIB)
     slices = []
-    while chunk := decoder.decode_some(slice_events):
-        slices.append([event.id for event in chunk])
+    while not decoder.done:
+        slices.append([event.id for event in decoder.decode_some(slice_events, slice_bytes)])
     assert list(chain(*slices)) == [f"e{number}" for number in range(count)]
-    assert all(len(chunk) == slice_events for chunk in slices[:-1])
+    assert all(len(chunk) <= slice_events for chunk in slices)
+    if slice_bytes == 1:
+        assert all(len(chunk) <= 1 for chunk in slices)
+    elif slice_bytes == 100_000:
+        assert all(len(chunk) == slice_events for chunk in slices[:-1])
+
+
+def test_a_slice_of_blank_lines_is_a_slice() -> None:
+    decoder = BatchDecoder(b"\n" * MIB, 10, MIB)
+    assert decoder.decode_some(10, 1000) == []
+    assert not decoder.done

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from aep_relay.protocol import event as event_module
-from aep_relay.protocol.errors import EventTooLarge
-from aep_relay.protocol.event import Shape, decode
+from aep_relay.protocol.envelope import MAX_EXTENSION_BYTES
+from aep_relay.protocol.errors import EventTooLarge, InvalidEvent
+from aep_relay.protocol.event import MAX_SESSION_CHARS, Shape, decode
+from aep_relay.protocol.jsontext import MAX_CONTAINERS
 from tests.protocol.samples import BASE, MINIMAL, refusal, spelled, text
 
 MIB = 1 << 20
@@ -252,3 +256,45 @@ def test_footprints_count_what_raw_does_not_show() -> None:
     assert wide.footprint_bytes > 5 * 1000
     plain.variants = {1: b"x" * 10_000}
     assert plain.footprint_bytes > 10_000
+
+
+def extended(count: int, name: str = "x{}", value: str = "1") -> bytes:
+    members = ",".join(f'"{name.format(number)}":{value}' for number in range(count))
+    return text(BASE)[:-1] + b"," + members.encode() + b"}"
+
+
+def test_extension_attributes_are_bounded_in_all() -> None:
+    fitting = MAX_EXTENSION_BYTES // len('"x1000":1,') - 200
+    assert len(decode(extended(fitting)).extensions or ()) == fitting
+    assert decode(extended(1, value='"' + "a" * (MAX_EXTENSION_BYTES - 500) + '"')).extensions
+    for raw in (
+        extended(fitting * 2),
+        extended(1, value='"' + "a" * MAX_EXTENSION_BYTES + '"'),
+        extended(fitting * 2, name="x"),
+        extended(fitting * 2, name="\\u0069d", value='"i"'),
+    ):
+        with pytest.raises(EventTooLarge, match="extension attributes"):
+            decode(raw)
+
+
+def test_core_attributes_payload_and_whitespace_are_no_extension() -> None:
+    long = "é" * MAX_EXTENSION_BYTES
+    for raw in (
+        text(BASE, subject=long, data={"a": long}),
+        json.dumps({**BASE, "subject": long, "more": 1}).encode(),
+        text(BASE).replace(b",", b"," + b" " * MAX_EXTENSION_BYTES),
+        extended(2).replace(b",", b"," + b"\n" * MAX_EXTENSION_BYTES),
+    ):
+        assert decode(raw).raw == raw
+
+
+def test_session_names_are_bounded() -> None:
+    longest = "\U0001f600" * MAX_SESSION_CHARS
+    assert decode(text(BASE, session=longest)).session == longest
+    with pytest.raises(InvalidEvent, match="session is longer"):
+        decode(text(BASE, session=longest + "a"))
+
+
+def test_too_many_containers_are_too_large() -> None:
+    with pytest.raises(EventTooLarge, match="objects and arrays"):
+        decode(text(BASE, data={"a": [[]] * (MAX_CONTAINERS + 1)}))

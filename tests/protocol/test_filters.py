@@ -13,6 +13,7 @@ from aep_relay.protocol.errors import FilterTooLarge, InvalidFilter, InvalidPara
 from aep_relay.protocol.event import Event, decode
 from aep_relay.protocol.filters import (
     EMPTY,
+    MAX_ELEMENTS,
     MAX_FILTER_CHARS,
     MAX_INCLUSION_ELEMENTS,
     MAX_PREDICATES,
@@ -191,8 +192,9 @@ def test_what_is_not_attr_match_is_refused(value: object) -> None:
     [
         {"agent": ["x"] * (MAX_INCLUSION_ELEMENTS + 1)},
         {f"x{number}": 1 for number in range(MAX_PREDICATES + 1)},
+        {f"x{number}": ["x"] * (MAX_ELEMENTS // 8) for number in range(8)} | {"agent": ["a"]},
     ],
-    ids=["elements", "members"],
+    ids=["elements", "members", "elements in all"],
 )
 def test_limits_are_limits(value: dict[str, object]) -> None:
     with pytest.raises(FilterTooLarge) as caught:
@@ -203,6 +205,7 @@ def test_limits_are_limits(value: dict[str, object]) -> None:
 def test_what_is_within_the_limits_is_accepted() -> None:
     parse({"agent": [str(number) for number in range(MAX_INCLUSION_ELEMENTS)]})
     parse({f"x{number}": 1 for number in range(MAX_PREDICATES)})
+    parse({f"x{number}": ["x"] * (MAX_ELEMENTS // 8) for number in range(8)} | {"agent": "a"})
     longest = json.dumps({"agent": ""})
     parse_json(longest.replace('""', '"' + "a" * (MAX_FILTER_CHARS - len(longest)) + '"'))
 

@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aep_relay.protocol import jsontext
-from aep_relay.protocol.jsontext import JsonError, check_nesting, exact_integer, integer, loads, members
+from aep_relay.protocol.jsontext import (
+    MAX_CONTAINERS,
+    MAX_FRACTIONS,
+    MAX_INTEGER_DIGITS,
+    JsonError,
+    TooManyContainers,
+    check_nesting,
+    exact_integer,
+    integer,
+    loads,
+    members,
+)
 
 DEEPEST = jsontext.MAX_NESTING_LEVELS
 
@@ -177,6 +188,55 @@ def test_many_brackets_are_no_nesting() -> None:
     check_nesting(b"[" + b"[],{}," * 10_000 + b"[]]")
 
 
+def crowded(containers: int, filling: bytes) -> bytes:
+    return b"[" + b",".join([b"{}"] * (containers - 1)) + b"," + filling + b"]"
+
+
+@pytest.mark.parametrize(
+    "filling", [b"1", b'"' + b"[{" * 400_000 + b'"', b'"[","{",' * 100_000 + b'"]"', b'"\\\\","\\"[","]"']
+)
+def test_containers_are_bounded_and_counted_outside_strings_only(filling: bytes) -> None:
+    check_nesting(crowded(MAX_CONTAINERS, filling))
+    with pytest.raises(TooManyContainers):
+        check_nesting(crowded(MAX_CONTAINERS + 1, filling))
+
+
+def test_containers_between_strings_that_hold_brackets_are_bounded() -> None:
+    with pytest.raises(TooManyContainers):
+        check_nesting(b"[" + b'"[",[],' * (2 * MAX_CONTAINERS + 2) + b"0]")
+
+
+@pytest.mark.parametrize("spelled", ["1.5", "1e2", "1E-2", "1.0"])
+def test_fractions_are_bounded_and_counted_outside_strings_only(spelled: str) -> None:
+    in_strings = f'"{spelled}",{spelled[0]},true,' * 5_000
+    values = loads(f"[{in_strings}{','.join([spelled] * MAX_FRACTIONS)}]")
+    assert isinstance(values, list)
+    assert values[-1] == float(spelled)
+    with pytest.raises(JsonError, match="fraction"):
+        loads(f"[{','.join([spelled] * (MAX_FRACTIONS + 1))}]")
+
+
+def test_digits_are_bounded_outside_strings_only() -> None:
+    longest = "9" * MAX_INTEGER_DIGITS
+    assert loads(f'[{longest},"{longest}9",-{longest},1.5]') == [
+        int(longest),
+        longest + "9",
+        -int(longest),
+        1.5,
+    ]
+    for number in (f"{longest}9", f"-{longest}9", f"1.{longest}9", f"{longest}9.5"):
+        with pytest.raises(JsonError, match="digits"):
+            loads(f'["",{number}]')
+
+
+def test_a_doubled_name_is_seen_whatever_the_strings_hold() -> None:
+    for text in ('{"a":":","b":"\\":","c\\\\":"::"}', '[{":":1},{":":":"}]', '{"":"","a":""}'):
+        assert loads(text) == json.loads(text)
+    for text in ('{":":":",":":1}', '{"\\"":"","\\"":":"}', '{"":1,"":2}', '[{},{"b":[{"a:":":","a:":0}]}]'):
+        with pytest.raises(JsonError, match="twice"):
+            loads(text)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(-1e15, 1e15),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -187,6 +247,36 @@ json_values = st.recursive(
 def test_strict_values_round_trip(value: object) -> None:
     read = loads(json.dumps(value, ensure_ascii=False))
     assert read == value
+
+
+def doubled(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) != len(pairs):
+        raise LookupError
+    return dict(pairs)
+
+
+KEYS = st.sampled_from(["a", "b", ":", '"', "\\", '\\":"', ""])
+doubling_values = st.recursive(
+    KEYS.map(json.dumps) | st.sampled_from(["1", "2.5", "null"]),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{','.join(items)}]")
+        | st.lists(st.tuples(KEYS, inner), max_size=3).map(
+            lambda pairs: "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in pairs) + "}"
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(doubling_values)
+def test_doubled_names_are_refused_at_every_depth(text: str) -> None:
+    try:
+        expected = json.loads(text, object_pairs_hook=doubled)
+    except LookupError:
+        with pytest.raises(JsonError, match="twice"):
+            loads(text)
+    else:
+        assert loads(text) == expected
 
 
 @given(st.text(max_size=30) | st.binary(max_size=30))
