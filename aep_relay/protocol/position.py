@@ -24,7 +24,10 @@ MAX_FROM_CHARS: Final = 1 << 20
 
 _ALL: Final = "all"
 _UNSIGNED = re.compile(r"[0-9]{1,19}")
-_BREAKS_SSE = re.compile("[\0\r\n]")
+MAX_EVENT_ID_SESSION_BYTES: Final = 16 << 10
+"""The longest session, in UTF-8, in an SSE ``id``: it comes back in a header, and heads are bounded."""
+
+_LOST_IN_A_HEADER = re.compile("[\0-\x08\x0a-\x1f\x7f]|^[ \t]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,11 @@ def event_id(session: str, position: Position) -> str | None:
 def event_id_prefix(session: str) -> str | None:
     """Return what the SSE ``id`` of every position in ``session`` begins with, or ``None``.
 
-    A name with CR, LF or NUL can't stand in an SSE line, and white space at its start would not survive the
-    ``Last-Event-ID`` header, whose outer white space HTTP drops.
+    An ``id`` has to stand in one line of SSE and to survive the ``Last-Event-ID`` header, which holds no control
+    character, has its outer white space dropped, and is bounded. A client that could not send back the last ``id`` it
+    was given would never get in again.
     """
-    if _BREAKS_SSE.search(session) is not None or session[:1] in " \t":
+    if _LOST_IN_A_HEADER.search(session) or len(session.encode()) > MAX_EVENT_ID_SESSION_BYTES:
         return None
     return f"{session}:"
 

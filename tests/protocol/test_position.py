@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aep_relay.protocol.errors import InvalidFilter, InvalidParameter
 from aep_relay.protocol.position import (
+    MAX_EVENT_ID_SESSION_BYTES,
     MAX_FROM_CHARS,
     MAX_POSITION,
     ResumePoint,
@@ -167,10 +168,29 @@ def test_malformed_last_event_ids(raw: bytes | str) -> None:
     assert caught.value.parameter == "Last-Event-ID"
 
 
+CONTROLS = {chr(number) for number in [*range(32), 127]} - {"\t"}
+
+
+@pytest.mark.parametrize(
+    ("session", "has_id"),
+    [
+        *((f"a{control}b", False) for control in sorted(CONTROLS)),
+        (" a", False),
+        ("\ta", False),
+        ("a \tb ", True),
+        ("\x85\u2028\xa0", True),
+        ("é" * (MAX_EVENT_ID_SESSION_BYTES // 2), True),
+        ("é" * (MAX_EVENT_ID_SESSION_BYTES // 2) + "e", False),
+    ],
+)
+def test_an_event_id_can_be_sent_back_in_a_header(session: str, has_id: bool) -> None:
+    assert (event_id(session, (0, 1)) is not None) is has_id
+
+
 @given(sessions, counts, counts)
 def test_event_ids_come_back(session: str, epoch: int, seq: int) -> None:
     text = event_id(session, (epoch, seq))
-    if set(session) & set("\r\n\0") or session[0] in " \t":
+    if set(session) & CONTROLS or session[0] in " \t":
         assert text is None
     else:
         assert text is not None

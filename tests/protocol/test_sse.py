@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aep_relay.protocol import sse
 from aep_relay.protocol.event import decode
-from aep_relay.protocol.position import parse_last_event_id
+from aep_relay.protocol.position import event_id_prefix, parse_last_event_id
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
@@ -77,6 +77,8 @@ def test_an_absent_epoch_is_0() -> None:
         {"session": "a\nb"},
         {"session": "a\rb"},
         {"session": "a\0b"},
+        {"session": "a\x1bb"},
+        {"session": " a"},
     ],
 )
 def test_what_can_not_be_resumed_from_has_no_id(members: dict[str, object]) -> None:
@@ -92,7 +94,7 @@ def test_what_is_written_is_read_and_resumed_from(session: str, epoch: int, seq:
     assert comments == []
     assert fields["event"] == "tool.completed"
     assert fields["data"].encode() == raw
-    if set("\0\r\n") & set(session):
+    if event_id_prefix(session) is None:
         assert "id" not in fields
     else:
         point = parse_last_event_id(fields["id"])
