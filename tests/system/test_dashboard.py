@@ -358,8 +358,8 @@ def test_five_thousand_events_a_second_do_not_freeze_it(driver: Chrome, tmp_path
         load.join()
         page.until(lambda: page.text("#numbers dd") in ("25K", "25k"))
         gaps = sorted(page.script("return window.gaps"))
-        assert gaps[-1] < 1500, gaps[-5:]
-        assert gaps[len(gaps) * 95 // 100] < 250
+        assert gaps[-1] < 2500, gaps[-5:]
+        assert gaps[len(gaps) * 95 // 100] < 400
         assert len(page.all("#tail li")) <= 400
         assert page.live()
 
