@@ -19,7 +19,12 @@ from json import dumps
 from urllib.parse import quote, quote_plus
 
 from aep_relay.protocol.redaction import personal, secrets
-from aep_relay.protocol.redaction.assignments import assignment_pattern, hide_assignments
+from aep_relay.protocol.redaction.assignments import (
+    assignment_pattern,
+    element_pattern,
+    hide_assignments,
+    hide_elements,
+)
 from aep_relay.protocol.redaction.patterns import Match, compile_pattern, compile_set, replace
 
 SECRET_MARKER = "[REDACTED:secret]"  # noqa: S105 (the marker of a secret is none)
@@ -53,11 +58,12 @@ class Redactor:
     ) -> None:
         names = sorted({name for name in secret_names if name})
         _check_size(sum(len(name.encode("utf-8", "surrogatepass")) for name in names))
-        assignments = assignment_pattern(names)
+        elements, assignments = element_pattern(names), assignment_pattern(names)
         parts: list[_Part] = [
             (secrets.PEM_SIGN, secrets.hide_pem),
             (secrets.TOKEN_SIGN, secrets.hide_tokens),
             (secrets.AUTHORIZATION_SIGN, secrets.hide_authorization),
+            (elements, partial(hide_elements, pattern=compile_pattern(elements))),
             (assignments, partial(hide_assignments, pattern=compile_pattern(assignments))),
         ]
         values = _spellings(secret_values)
@@ -84,8 +90,12 @@ class Redactor:
         for _ in range(_MOST_ROUNDS):
             before = data
             for index in sorted(found):
-                if left_by.get(index) is not data:
-                    left_by[index] = data = self._parts[index](data)
+                if left_by.get(index) is data:
+                    continue
+                hidden = self._parts[index](data)
+                if hidden != data:
+                    data = hidden
+                left_by[index] = data
             if data is before or (found := self._signs.Match(data)) is None:
                 break
         if data == start:

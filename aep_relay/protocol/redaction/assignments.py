@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from aep_relay.protocol.redaction.patterns import Match, Pattern, compile_pattern
+from aep_relay.protocol.redaction.patterns import Match, Pattern, compile_pattern, replace
 from aep_relay.protocol.redaction.secrets import QUOTE, SECRET, SPACE
 
 _KEYWORD = (
@@ -19,7 +19,9 @@ _KEYWORD = (
     rb"|(?:access|account|auth|private|encryption|signing|master|client)[_-]?key"
     rb"|[;?&]" + SPACE + rb"*pwd)|[A-Z]_(?:PASS|PWD)"
 )
-_SUFFIX = rb"(?i:[_-]?(?:access[_-]?key|key|hash|value|base64|b64)|[_-]?confirmation|[0-9]{1,3})?"
+_SUFFIX = (
+    rb"(?i:[_-]?(?:access[_-]?key|key(?:[_-]?base)?|hash|value|base64|b64)|[_-]?confirmation|[0-9]{1,3})?"
+)
 _KEY_END = rb"(?:" + QUOTE + rb"|[*_]{1,3}|\]|%5[Dd]){0,4}"
 _EQUALS = rb"(?:[=:]|%3[AaDd]|\\+u003[AaDd]|\xef\xbc[\x9a\x9d])"
 _SIGN = (
@@ -73,10 +75,9 @@ _BARE_STOP = re.compile(
     rb"|[,;)\]}>\"'`]{1,8}(?:\s|\Z)|[)\]}]{1,8}(?:[,;]|\\{0,8}[\"'`])"
     rb"|</?[A-Za-z][\w:.-]{0,40}\s?/?>"
 )
-_ELEMENT_END = re.compile(rb"[^<]*(?:<!\[CDATA\[[^<]*)?</")
 _BRACKET_OR_QUOTE = compile_pattern(rb'(\\*)"|[\[\]{}]')
 _SPACES = re.compile(SPACE + rb"*")
-_FURTHER_SIGN = re.compile(rb"[ \t]*=[ \t]*")
+_FURTHER_SIGN = re.compile(rb"[\])}>]{0,8}[ \t]*=[ \t]*")
 # A value that only announces the value: an authentication scheme, the mark of a YAML block, a YAML tag.
 _ANY_SIGN = re.compile(_EQUALS)
 _ANNOUNCEMENT = re.compile(rb"(?i:bearer|basic|token)|[|>][0-9+-]{0,2}|!\S*")
@@ -93,19 +94,41 @@ def assignment_pattern(names: Sequence[str] = ()) -> bytes:
 
     ``names`` are further keys whose values are secret (AEP-0003 §9.4b), in any case and from a word's start.
     """
-    keys = rb"(?:(?:" + _KEYWORD + rb")" + _SUFFIX + rb"".join(map(_listed, names)) + rb")"
+    keys = _keys(names)
     return (
         rb"--[\w-]*" + keys + _KEY_END + rb"(?:" + _SIGN + rb"|" + _OPTION_END + rb")"
-        rb"|<[\w:.-]*" + keys + rb"(?:\s[^<>]*)?>"
         rb"|" + keys + _KEY_END + rb"(?:" + _SIGN + rb"|" + _NAMED + rb")"
         rb"|" + _AUTHORIZATION
     )
+
+
+def element_pattern(names: Sequence[str] = ()) -> bytes:
+    """Return the pattern of an XML element with a secret name, up to its end tag or to where the text is cut off.
+
+    Group 1 is the start tag. In prose, "<token> is" is a placeholder.
+    """
+    tag = rb"(<[\w:.-]*" + _keys(names) + rb"(?:\s[^<>]*)?>(?:<!\[CDATA\[)?)"
+    return tag + rb"(?:[^<]*[^<\s][^<]*</|[^<\s][^<]*\z)"
+
+
+def _keys(names: Sequence[str]) -> bytes:
+    return rb"(?:(?:" + _KEYWORD + rb")" + _SUFFIX + rb"".join(map(_listed, names)) + rb")"
 
 
 def _listed(name: str) -> bytes:
     encoded = name.encode("utf-8", "surrogatepass")
     literal = b"".join(b"\\x%02x" % byte for byte in encoded)
     return (rb"|\b" if encoded[:1].isalnum() else rb"|") + rb"(?i:" + literal + rb")"
+
+
+def hide_elements(text: bytes, pattern: Pattern) -> bytes:
+    """Replace the content of each match of ``pattern`` (an ``element_pattern``)."""
+    return replace(pattern, text, _element)
+
+
+def _element(_text: bytes, match: Match) -> bytes:
+    whole = match.group() or b""
+    return (match.group(1) or b"") + SECRET + (b"</" if whole.endswith(b"</") else b"")
 
 
 def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
@@ -128,8 +151,6 @@ def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
 def _values(text: bytes, match: Match) -> list[tuple[int, int, int]]:
     """Return start and end of each value behind ``match``, and where the text goes on behind it."""
     position = match.end()
-    if text.startswith(b"<", match.start()):
-        return [_element(text, position)]
     first = _value(text, position)
     if text.startswith(b"--", match.start()) and _is_prose(match, text[first[0] : first[1]]):
         return []
@@ -138,16 +159,6 @@ def _values(text: bytes, match: Match) -> list[tuple[int, int, int]]:
     while values[-1][1] > values[-1][0] and (sign := _FURTHER_SIGN.match(text, values[-1][2])) is not None:
         values.append(_value(text, sign.end()))
     return values
-
-
-def _element(text: bytes, position: int) -> tuple[int, int, int]:
-    closing = _ELEMENT_END.match(text, position)
-    if closing is not None:
-        end = closing.end() - len(b"</")
-        return position, end, end
-    # Without an end it is an element that was cut off, or a placeholder in prose.
-    end = _bare_end(text, position)
-    return position, end, end
 
 
 def _is_prose(option: Match, value: bytes) -> bool:

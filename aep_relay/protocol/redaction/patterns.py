@@ -80,14 +80,20 @@ def compile_set(patterns: Sequence[bytes]) -> PatternSet:
 Decision = Callable[[bytes, Match], "bytes | None"]
 
 
-def replace(pattern: Pattern, text: bytes, decide: Decision) -> bytes:
-    """Return ``text`` with each match replaced by ``decide(text, match)``, or kept if that is ``None``."""
+def replace(pattern: Pattern, text: bytes, decide: Decision, *, resume_group: int | None = None) -> bytes:
+    """Return ``text`` with each match replaced by ``decide(text, match)``, or kept if that is ``None``.
+
+    The search goes on behind each match; behind one that was kept, where ``resume_group`` starts if that is given.
+    """
     pieces: list[bytes] = []
     done = position = 0
     while (match := pattern.search(text, position)) is not None:
         replacement = decide(text, match)
         position = match.end()
-        if replacement is not None:
+        if replacement is None:
+            if resume_group is not None:
+                position = match.start(resume_group)
+        else:
             pieces += (text[done : match.start()], replacement)
             done = position
     if not pieces:

@@ -107,7 +107,7 @@ def _windows_home(text: bytes, match: Match) -> bytes | None:
 
 _LATIN = rb"[\xc3-\xc5][\x80-\xbf]"
 _EMAIL_PATTERN = compile_pattern(
-    rb"((?:\w|" + _LATIN + rb")(?:[\w.%+'-]|" + _LATIN + rb")*|\"[^\"\r\n]{1,64}\")(?:@|%40)"
+    rb"((?:\w|" + _LATIN + rb")(?:[\w.%+'-]|" + _LATIN + rb")*|\"[\w .+'-]{1,64}\")(?:@|%40)"
     rb"((?:[A-Za-z0-9\x80-\xf4-]+\.)+([A-Za-z]{2,}))"
 )
 EMAIL_SIGN = rb"[\w\"\x80-\xf4](?:@|%40)[A-Za-z0-9\x80-\xf4-]+\.[A-Za-z0-9\x80-\xf4]"

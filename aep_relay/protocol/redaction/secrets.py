@@ -73,7 +73,7 @@ def hide_tokens(text: bytes) -> bytes:
 
 def hide_authorization(text: bytes) -> bytes:
     """Replace passwords in URLs and ``Bearer`` tokens, but not the word in prose."""
-    return replace(_BEARER_PATTERN, replace(_USER_INFO_PATTERN, text, _user_info), _bearer)
+    return replace(_BEARER_PATTERN, replace(_USER_INFO_PATTERN, text, _user_info), _bearer, resume_group=1)
 
 
 def _whole(_text: bytes, _match: Match) -> bytes:
