@@ -60,7 +60,7 @@ class Connection:
         self._written: trio.Event | None = None
         self._peer = service.relay.attach(binding, framing, self)
         self._peer.name = wire.peer_name
-        service.deadlines.waiting.add(self)
+        service.deadlines.watch(self)
 
     @property
     def peer(self) -> Peer:
@@ -82,7 +82,7 @@ class Connection:
         """Leave the hub, at once and for good."""
         if self.holder is not None:
             self.holder.connections.discard(self)
-        self.service.deadlines.waiting.discard(self)
+        self.service.deadlines.forget(self)
         if self._peer.outbox:
             # Whoever reads on must not take a torn frame for the end.
             self.wire.abort()

@@ -1,24 +1,22 @@
 """``/socket``: Events, commands and frames over WebSocket (AEP-0003 §3.5, §4, §6.5).
 
-The handshake and incoming frames are ``websockets``' sans-I/O core; outgoing frames are the hub's. What arrives is
-handled frame by frame: an error is answered in-band and the connection survives, but for what RFC 6455 or the hello
-rule make final.
+Incoming frames are read by ``websockets``' sans-I/O core; outgoing frames are the hub's. What arrives is handled
+frame by frame: an error is answered in-band and the connection survives, but for what RFC 6455 or the hello rule make
+final.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 from websockets.frames import CloseCode, Opcode
-from websockets.http11 import Request as HandshakeRequest
 from websockets.protocol import OPEN
-from websockets.server import ServerProtocol
 
 from aep_relay.bindings.connection import Connection
+from aep_relay.bindings.handshake import handshake
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import (
     BadJson,
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from websockets.frames import Frame
+    from websockets.server import ServerProtocol
 
     from aep_relay.bindings.auth import Holder
     from aep_relay.bindings.service import Service
@@ -51,46 +50,11 @@ FEED_BYTES = 16 * 1024
 _REASONS = {CloseCode.MESSAGE_TOO_BIG: "message-too-big"}
 """Why the core fails a connection, where it is not that the peer broke RFC 6455."""
 
-_QUIET = logging.getLogger("aep_relay.websocket")
-_QUIET.setLevel(logging.CRITICAL)
-
-
-class BadHandshake(ProtocolError):
-    """An upgrade request that RFC 6455 §4.2.1 does not allow."""
-
-    code = "bad-handshake"
-
-
-class UnsupportedWebSocketVersion(ProtocolError):
-    """Not WebSocket version 13 (RFC 6455 §4.2.2)."""
-
-    code = "websocket-version-unsupported"
-    http_status = 426
-
-
-def handshake(request: Request, max_message_bytes: int) -> tuple[ServerProtocol, bytes]:
-    """Return the protocol of an accepted connection and the bytes that accept it.
-
-    Raises ``BadHandshake`` and ``UnsupportedWebSocketVersion``.
-    """
-    if request.get(b"sec-websocket-version") not in (None, b"13"):
-        raise UnsupportedWebSocketVersion("the only WebSocket version spoken here is 13")
-    protocol = ServerProtocol(max_size=max_message_bytes, logger=_QUIET)
-    protocol.receive_data(request.raw_head)
-    events = protocol.events_received()
-    if not events or not isinstance(events[0], HandshakeRequest):
-        raise BadHandshake("the upgrade request is malformed or one of its lines is too long")
-    response = protocol.accept(events[0])
-    if response.status_code != 101:
-        raise BadHandshake("the upgrade request lacks a valid Sec-WebSocket-Key or Sec-WebSocket-Version")
-    protocol.send_response(response)
-    return protocol, b"".join(protocol.data_to_send())
-
 
 class Socket(Connection):
     """One WebSocket connection."""
 
-    __slots__ = ("_parts", "_pause", "_pause_seconds", "hello", "protocol")
+    __slots__ = ("_hurried", "_parts", "_pause", "_pause_seconds", "hello", "protocol")
 
     def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, protocol: ServerProtocol) -> None:
         super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
@@ -99,8 +63,11 @@ class Socket(Connection):
         self._parts: list[bytes] | None = None
         self._pause: trio.CancelScope | None = None
         self._pause_seconds = 0.0
+        self._hurried = False
+        """Whether the connection is about to end: then nothing is paced any more."""
         self.peer.greeted = False
         self.deadline = self.heard_at + service.limits.hello_timeout_seconds
+        service.deadlines.watch(self)
 
     def heartbeat(self) -> None:
         """Send ``ping``, or end a connection that has been silent for too long (AEP-0003 §3.5.5)."""
@@ -174,7 +141,7 @@ class Socket(Connection):
         await self.service.flush()
         with trio.move_on_after(self._pause_seconds) as self._pause:
             self._pause_seconds = 0.0
-            if self.close_reason is None:
+            if not self._hurried:
                 await trio.sleep_forever()
         self._pause = None
         self.heard_at = trio.current_time()
@@ -182,6 +149,7 @@ class Socket(Connection):
     def interrupt(self) -> None:
         """Call the reader off its wait for the peer, or for the token's rate."""
         super().interrupt()
+        self._hurried = True
         if self._pause is not None:
             self._pause.cancel()
 
@@ -260,6 +228,7 @@ class Socket(Connection):
             frames.text_frame(answer(hello.version, self.service.relay.instance, self.service.capabilities))
         )
         self.deadline = trio.current_time() + self.interval_seconds
+        self.service.deadlines.watch(self)
         self.log_opened()
 
     def _check_identity(self, hello: Hello) -> None:
