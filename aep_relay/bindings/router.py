@@ -121,7 +121,10 @@ def _error(service: Service, request: Request, error: ProtocolError) -> tuple[in
     elif error.http_status == 426:
         headers += UPGRADES[request.path]
     elif isinstance(error, TooManyRequests) and error.retry_after_seconds is not None:
-        headers.append(("Retry-After", str(error.retry_after_seconds)))
+        headers += [
+            ("Retry-After", str(error.retry_after_seconds)),
+            ("Access-Control-Expose-Headers", "Retry-After"),
+        ]
     service.relay.stats.refused(error.code)
     return http_status(error), http_body(error), headers
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from joserfc import jwk, jws
 
 from aep_relay.bindings.cards import ABSENT, Inspector, Verdict, inspector
 from aep_relay.bindings.jws import ALGORITHMS, MAX_CARD_CHARACTERS, MAX_KEYS_TRIED, UnusableKeys, read_keys
-from aep_relay.config import Cards, ConfigError
+from aep_relay.config import Cards, Config, ConfigError
+from tests.bindings.conftest import Log
+from tests.bindings.governed import governed
+from tests.bindings.served import Served, event, hello, settle
 
 NOW = 1_800_000_000.0
 UNTIL = "2027-02-01T00:00:00Z"
@@ -364,3 +368,87 @@ def test_a_key_file_that_cannot_be_used(tmp_path: Path) -> None:
             path.write_bytes(content)
         with pytest.raises(ConfigError, match=f"^cards.keys: {path} .*{problem}"):
             inspector(Cards("check", str(path)))
+
+
+FAR = "2999-01-01T00:00:00Z"
+
+
+def greeting(role: str, card: object, agent: str = "a") -> dict[str, Any]:
+    found = hello(role, agent, {"emits": ["tool"], "control": {"accepts": []}})
+    identity = found["identity"]
+    assert isinstance(identity, dict)
+    identity["card"] = card
+    return found
+
+
+@asynccontextmanager
+async def inspecting(policy: str, folder: Path) -> AsyncIterator[Served]:
+    path = folder / "keys.json"
+    path.write_bytes(jwks(public(EC256)))
+    async with governed(config=Config(cards=Cards(policy, str(path)))) as relay:
+        relay.service.inspector = inspector(relay.service.config.cards)
+        yield relay
+
+
+def cards_of() -> dict[str, object]:
+    return {
+        "valid": sign(claims(valid_until=FAR)),
+        "expired": sign(claims(valid_until="2020-01-01T00:00:00Z")),
+        "another's": sign(claims(agent="b", valid_until=FAR)),
+        "forged": sign(claims(valid_until=FAR), STRANGER),
+        "none": None,
+        "long": "x" * 40_000,
+        "object": {"agent": "a"},
+    }
+
+
+@pytest.mark.parametrize("policy", ["off", "check", "require"])
+@pytest.mark.parametrize("role", ["emitter", "both", "consumer"])
+@pytest.mark.parametrize("kind", list(cards_of()))
+async def test_what_becomes_of_a_hello(policy: str, role: str, kind: str, tmp_path: Path, log: Log) -> None:
+    card = cards_of()[kind]
+    async with inspecting(policy, tmp_path) as relay:
+        socket = await relay.socket()
+        (answer,) = await socket.ask(greeting(role, card))
+        if policy == "require" and role != "consumer" and kind != "valid":
+            assert (answer["type"], answer["code"]) == ("error", "unauthorized")
+            assert answer["detail"].startswith("identity.card: ")
+            assert socket.closed == 1008
+            assert log.records("connection opened") == []
+            socket.wire.feed_end()
+            await settle()
+            assert relay.relay.peers == {}
+            (closed,) = log.records("connection closed")
+            assert closed["reason"] == "identity-refused"
+            return
+        assert answer["type"] == "hello"
+        (listed,) = (await relay.ask("GET", "/connections")).json["connections"]
+        assert listed["identity"]["card"] == card
+        (opened,) = log.records("connection opened")
+        if policy == "off":
+            assert listed["card"] is None
+            assert "card" not in opened
+        else:
+            status = {"valid": "valid", "none": "absent"}.get(kind, "invalid")
+            assert listed["card"]["status"] == opened["card"] == status
+            assert ("detail" in listed["card"]) is (status != "valid")
+            assert listed["card"].get("operator") == (
+                "ops" if kind in ("valid", "expired", "another's") else None
+            )
+
+
+@pytest.mark.parametrize("policy", ["check", "require"])
+async def test_the_roster_stays_as_declared(policy: str, tmp_path: Path) -> None:
+    async with inspecting(policy, tmp_path) as relay:
+        socket = await relay.socket()
+        await socket.ask(greeting("both", sign(claims(valid_until=FAR))), event())
+        (roster,) = await socket.ask({"type": "roster", "id": "r"})
+        assert roster["entries"] == [
+            {"session": "s", "agent": "a", "instance": "a/1", "control": {"accepts": []}, "emits": ["tool"]}
+        ]
+
+
+async def test_a_card_is_asked_of_hello_alone(tmp_path: Path) -> None:
+    """POST carries no card: what may come in that way is up to the tokens."""
+    async with inspecting("require", tmp_path) as relay:
+        assert (await relay.post(event())).status == 202
