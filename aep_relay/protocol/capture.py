@@ -36,6 +36,13 @@ _STRINGS = re.compile(rf"(?:({_STRING})([ \t\r\n]*+:[ \t\r\n]*+))?({_STRING})".e
 _STRUCTURAL = b"-0123456789tf"
 """How numbers and booleans begin."""
 
+MAX_PARTS: Final = 10_000
+"""As many members with a path for a name, and commas in an array or object whose items are worked through one by one
+(the options of a question, say), are looked at. A field with more is none that can be classified in time: it goes."""
+
+_MAX_PATH_PARTS: Final = 16
+"""More than any path of the registry has."""
+
 _ITEMS: Final = "[]"
 
 
@@ -92,24 +99,38 @@ def _rewrite(event: Event, level: int, redact: Redact | None) -> bytes:
 
 def _object(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec.Raw | None:
     """Apply the plan to an object's members. Anything else in its place cannot be classified."""
+    spelled = bytes(value)
     try:
-        members = _read_members(value)
+        members = _read_members(spelled)
     except msgspec.ValidationError:
         return None
-    kept: _Members = {}
-    for name, member in members.items():
-        rule = plan.members.get(name)
-        if rule is None and ("." in name or "[" in name):
+    # Most members are copied: none is looked at that has neither a plan nor a name that could be a path.
+    kept = dict(members)
+    for name in plan.members.keys() & members.keys():
+        _apply(plan.members[name], name, members, kept, job)
+    if b"." in spelled or b"[" in spelled:
+        paths = [name for name in members if ("." in name or "[" in name) and name not in plan.members]
+        if len(paths) > MAX_PARTS:
+            return None
+        for name in paths:
             rule = _rule_of_path(plan, name)
-        result = member if rule is None else rule.rule(rule, member, members, job)
-        if result is not None:
-            kept[name] = result
+            if rule is not None:
+                _apply(rule, name, members, kept, job)
     return msgspec.Raw(_write(kept))
+
+
+def _apply(plan: _Plan, name: str, members: _Members, kept: _Members, job: _Job) -> None:
+    """Put what ``plan`` leaves of a member into ``kept``, or take it out of there."""
+    result = plan.rule(plan, members[name], members, job)
+    if result is None:
+        del kept[name]
+    else:
+        kept[name] = result
 
 
 def _rule_of_path(plan: _Plan, name: str) -> _Plan | None:
     """Return what to do with a member whose name spells a path: what its place calls for, or more."""
-    for part in name.split("."):
+    for part in name.split(".", _MAX_PATH_PARTS):
         if plan.rule in _WHOLE:
             return plan
         if plan.rule is _numbers:
@@ -125,6 +146,8 @@ def _rule_of_path(plan: _Plan, name: str) -> _Plan | None:
 
 def _array(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec.Raw | None:
     """Apply the plan to an array's items."""
+    if bytes(value).count(b",") > MAX_PARTS:
+        return None
     try:
         items = _read_items(value)
     except msgspec.ValidationError:
@@ -158,6 +181,8 @@ def _number(_: _Plan, value: msgspec.Raw, siblings: _Members, job: _Job) -> msgs
 
 def _numbers(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec.Raw | None:
     """Keep the numbers and booleans among the answered values."""
+    if bytes(value).count(b",") > MAX_PARTS:
+        return None
     try:
         members = _read_members(value)
     except msgspec.ValidationError:

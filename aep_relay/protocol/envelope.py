@@ -30,8 +30,8 @@ from aep_relay.protocol.jsontext import (
     MAX_NESTING_LEVELS,
     WHITESPACE,
     JsonError,
-    TooManyContainers,
-    check_nesting,
+    TooManyParts,
+    check_structure,
     integer,
     members,
 )
@@ -115,8 +115,8 @@ def _read_quickly(raw: bytes) -> tuple[Envelope, Extensions | None]:
     if not raw.isascii():
         raw.decode()
     try:
-        check_nesting(raw)
-    except TooManyContainers as error:
+        check_structure(raw)
+    except TooManyParts as error:
         # Whatever else is wrong, it would take too long to say.
         raise EventTooLarge(str(error)) from None
     envelope = _read_envelope(raw)
@@ -180,7 +180,7 @@ def _members_of(raw: bytes) -> list[tuple[str, bytes]]:
         hint = " (or a lone surrogate)" if _SURROGATE.search(raw) else ""
         raise InvalidEvent(f"not JSON: {error}{hint}") from None
     try:
-        check_nesting(raw)
+        check_structure(raw)
     except JsonError as error:
         raise InvalidEvent(str(error), event_id=_own_id(pairs)) from None
     return pairs

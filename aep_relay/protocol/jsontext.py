@@ -26,6 +26,9 @@ well within the interpreter's stack, so that the same bytes are refused wherever
 MAX_CONTAINERS: Final = 1 << 17
 """Objects and arrays in one text. Their nesting is counted one by one, so their number bounds what that takes."""
 
+MAX_MEMBERS: Final = 1 << 17
+"""Members of all the objects in one text, which bounds what it takes to look at each."""
+
 MAX_INTEGER_DIGITS: Final = 400
 """Enough for every integer that fits an IEEE double. Longer ones are refused: ``1e999999999`` is eleven
 bytes. In a text that is read whole, no number has more digits in a row."""
@@ -37,7 +40,7 @@ _EXACT_IN_FLOAT = 2**53
 _MAX_EXPONENT_DIGITS = 9
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]+))?")
 _OPENING = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
-_BRACKETS: Final = b"[]{}"
+_LEAST_MEMBER_BYTES: Final = len('"":1')
 _NUMERALS: Final = b"0123456789.eE+-,:[]{}"
 """What numbers are made of, and what parts one from the next."""
 _KINDS = bytes.maketrans(b"123456789eE", b"000000000..")
@@ -49,8 +52,8 @@ class JsonError(ValueError):
     """The text is not JSON, or not as strict as this protocol asks. The message is fit for a ``detail``."""
 
 
-class TooManyContainers(JsonError):
-    """The text holds more than ``MAX_CONTAINERS``."""
+class TooManyParts(JsonError):
+    """The text holds more than ``MAX_CONTAINERS`` or ``MAX_MEMBERS``."""
 
 
 def integer(token: str) -> int | None:
@@ -93,24 +96,33 @@ def exact_integer(value: object) -> int | None:
     return None
 
 
-def check_nesting(raw: bytes) -> None:
-    """Raise :class:`JsonError` if the JSON text ``raw`` nests deeper than ``MAX_NESTING_LEVELS``, or holds more
-    than ``MAX_CONTAINERS``.
+def check_structure(raw: bytes) -> None:
+    """Raise :class:`JsonError` if the JSON text ``raw`` nests deeper than ``MAX_NESTING_LEVELS``, and
+    :class:`TooManyParts` if it holds more than ``MAX_CONTAINERS`` or ``MAX_MEMBERS``.
 
     Cheap for what is short or flat: brackets are looked at one by one only where there are many. Of a text that is
     not JSON it may say either.
     """
-    if len(raw) <= 2 * MAX_NESTING_LEVELS or raw.count(b"[") + raw.count(b"{") <= MAX_NESTING_LEVELS:
+    size = len(raw)
+    if size <= 2 * MAX_NESTING_LEVELS:
         return
-    brackets = _marks(raw, _BRACKETS)
-    # Between strings that hold brackets are brackets again.
-    if brackets.count(b'"') <= 4 * MAX_CONTAINERS + 2:
-        brackets = b"".join(brackets.split(b'"')[::2])
-    if len(brackets) > 2 * MAX_CONTAINERS:
-        raise TooManyContainers(f"more than {MAX_CONTAINERS} objects and arrays")
-    steps = brackets.translate(_OPENING)
-    if max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_NESTING_LEVELS:
-        raise JsonError(f"nested deeper than {MAX_NESTING_LEVELS} levels")
+    if size > _LEAST_MEMBER_BYTES * MAX_MEMBERS and raw.count(b":") > MAX_MEMBERS:
+        _check_count(_marks(raw, b":"), MAX_MEMBERS, f"more than {MAX_MEMBERS} members")
+    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING_LEVELS:
+        detail = f"more than {MAX_CONTAINERS} objects and arrays"
+        brackets = _check_count(_marks(raw, b"[]{}"), 2 * MAX_CONTAINERS, detail)
+        steps = brackets.translate(_OPENING)
+        if max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_NESTING_LEVELS:
+            raise JsonError(f"nested deeper than {MAX_NESTING_LEVELS} levels")
+
+
+def _check_count(marks: bytes, most: int, detail: str) -> bytes:
+    """Return those of ``marks`` that are in no string. Raises :class:`TooManyParts` if they are more than ``most``."""
+    # Between strings that hold marks are marks again: with very many quotes left, there is no need to count.
+    outside = marks if marks.count(b'"') > 2 * most + 2 else _outside(marks)
+    if len(outside) > most:
+        raise TooManyParts(detail)
+    return outside
 
 
 def _marks(raw: bytes, kept: bytes) -> bytes:
@@ -124,7 +136,10 @@ def _marks(raw: bytes, kept: bytes) -> bytes:
 
 def _outside_strings(raw: bytes, kept: bytes) -> bytes:
     """Return the bytes of the JSON text ``raw`` that are among ``kept`` and do not stand in a string."""
-    marks = _marks(raw, kept)
+    return _outside(_marks(raw, kept))
+
+
+def _outside(marks: bytes) -> bytes:
     return b"".join(marks.split(b'"')[::2]) if b'"' in marks else marks
 
 
@@ -148,12 +163,12 @@ def loads(raw: bytes | str) -> object:
 
     Raises :class:`JsonError` for anything that is not strict JSON in UTF-8, for member names that occur
     twice in one object, for lone surrogates, and for text beyond ``MAX_NESTING_LEVELS``, ``MAX_CONTAINERS``,
-    ``MAX_INTEGER_DIGITS`` or ``MAX_FRACTIONS``.
+    ``MAX_MEMBERS``, ``MAX_INTEGER_DIGITS`` or ``MAX_FRACTIONS``.
     """
     try:
         text = raw if isinstance(raw, str) else raw.decode()
         encoded = text.encode()
-        check_nesting(encoded)
+        check_structure(encoded)
         if _has_fractions(encoded):
             # The grammar is msgspec's to judge, whoever builds the values.
             msgspec.json.decode(encoded, type=msgspec.Raw)

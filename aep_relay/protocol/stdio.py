@@ -28,7 +28,7 @@ from aep_relay.protocol.errors import (
     quoted,
 )
 from aep_relay.protocol.grammar import is_time
-from aep_relay.protocol.jsontext import WHITESPACE, JsonError, check_nesting, members
+from aep_relay.protocol.jsontext import WHITESPACE, JsonError, check_structure, members
 
 VERSION: Final = "0.1"
 """The only value of ``aep_version``."""
@@ -195,8 +195,8 @@ def _members(line: bytes) -> list[tuple[str, bytes]]:
     line = line.strip(WHITESPACE)
     try:
         line.decode()
+        check_structure(line)
         pairs = members(line)
-        check_nesting(line)
     except UnicodeDecodeError:
         raise StdioError("protocol_error", "not UTF-8") from None
     except msgspec.ValidationError:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aep_relay.protocol.capture import downlevel
+from aep_relay.protocol.capture import MAX_PARTS, downlevel
 from aep_relay.protocol.event import Event, decode
 from aep_relay.protocol.registry import CAPTURE_RANK, CAPTURES
 from tests.protocol.samples import MINIMAL, text
@@ -384,3 +384,29 @@ def test_a_secret_may_be_assigned_by_its_name() -> None:
     data = {"state": {"password": "hunter2", "user": "bob", "n": ["password", "hunter2"], "password2": "x"}}
     found = json.loads(downlevel(event("state.snapshot", data), REDACTED, assignments))
     assert found["data"]["state"] == data["state"] | {"password": "[hidden]"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "field"),
+    [
+        ("attention.requested", {"options": [{"id": "a"}] * (MAX_PARTS + 1) + [{"id": "a"}]}, "options"),
+        ("attention.answered", {"answer": {"values": {f"n{i}": 1 for i in range(MAX_PARTS + 2)}}}, "answer"),
+    ],
+)
+def test_what_takes_too_long_to_classify_goes(type_: str, data: dict[str, object], field: str) -> None:
+    found = at(METADATA, event(type_, {**data, "kept": 1}))["data"]
+    assert found["kept"] == 1
+    assert found.get(field, {}) == {}
+
+
+def test_too_many_members_that_could_be_paths_take_the_payload_with_them() -> None:
+    paths = {f"tool.n{number}": 1 for number in range(MAX_PARTS)}
+    assert len(at(METADATA, event("tool.requested", paths))["data"]) == MAX_PARTS
+    assert "data" not in at(METADATA, event("tool.requested", paths | {"a.b": 1}))
+
+
+def test_a_path_is_followed_as_far_as_fields_go() -> None:
+    name = "args" + "." * 1_000_000
+    assert at(METADATA, event("tool.requested", {name: 1, "." * 1_000_000: 2}))["data"] == {
+        "." * 1_000_000: 2
+    }

@@ -16,9 +16,10 @@ from aep_relay.protocol.jsontext import (
     MAX_CONTAINERS,
     MAX_FRACTIONS,
     MAX_INTEGER_DIGITS,
+    MAX_MEMBERS,
     JsonError,
-    TooManyContainers,
-    check_nesting,
+    TooManyParts,
+    check_structure,
     exact_integer,
     integer,
     loads,
@@ -179,13 +180,13 @@ def nested(levels: int, padding: str = "") -> bytes:
     ["", "x" * 1000, "]" * 600, "[" * 600, "\\\\", '\\"' + "]" * 300, "\\\\\\\\" + "}" * 300, "]\\\\"],
 )
 def test_nesting_is_counted_outside_strings_only(padding: str) -> None:
-    check_nesting(nested(DEEPEST, padding))
+    check_structure(nested(DEEPEST, padding))
     with pytest.raises(JsonError):
-        check_nesting(nested(DEEPEST + 1, padding))
+        check_structure(nested(DEEPEST + 1, padding))
 
 
 def test_many_brackets_are_no_nesting() -> None:
-    check_nesting(b"[" + b"[],{}," * 10_000 + b"[]]")
+    check_structure(b"[" + b"[],{}," * 10_000 + b"[]]")
 
 
 def crowded(containers: int, filling: bytes) -> bytes:
@@ -196,14 +197,22 @@ def crowded(containers: int, filling: bytes) -> bytes:
     "filling", [b"1", b'"' + b"[{" * 400_000 + b'"', b'"[","{",' * 100_000 + b'"]"', b'"\\\\","\\"[","]"']
 )
 def test_containers_are_bounded_and_counted_outside_strings_only(filling: bytes) -> None:
-    check_nesting(crowded(MAX_CONTAINERS, filling))
-    with pytest.raises(TooManyContainers):
-        check_nesting(crowded(MAX_CONTAINERS + 1, filling))
+    check_structure(crowded(MAX_CONTAINERS, filling))
+    with pytest.raises(TooManyParts):
+        check_structure(crowded(MAX_CONTAINERS + 1, filling))
 
 
 def test_containers_between_strings_that_hold_brackets_are_bounded() -> None:
-    with pytest.raises(TooManyContainers):
-        check_nesting(b"[" + b'"[",[],' * (2 * MAX_CONTAINERS + 2) + b"0]")
+    with pytest.raises(TooManyParts):
+        check_structure(b"[" + b'"[",[],' * (2 * MAX_CONTAINERS + 2) + b"0]")
+
+
+@pytest.mark.parametrize("text", ['"":1', '":":":"', '"\\":":"\\\\"'])
+def test_members_are_bounded_and_counted_outside_strings_only(text: str) -> None:
+    members = ",".join([text] * (MAX_MEMBERS // 8))
+    check_structure(("[" + ",".join(["{" + members + "}"] * 8) + "]").encode())
+    with pytest.raises(TooManyParts, match="members"):
+        check_structure(("[" + ",".join(["{" + members + "}"] * 8) + ',{"":1}]').encode())
 
 
 @pytest.mark.parametrize("spelled", ["1.5", "1e2", "1E-2", "1.0"])
