@@ -121,21 +121,22 @@ class Peer:
         if self.closing is not None:
             return False
         outbox = self.outbox
-        self.delivered_events += len(batch.frames)
         if outbox.queue is None:
             sent = self.sink.send(batch.joined())
-            if sent == batch.size_bytes:
-                outbox.sent_bytes += sent
-                return True
             if sent == BROKEN:
                 self.closing = "gone"
                 return False
             outbox.sent_bytes += sent
+            self.delivered_events += len(batch.frames)
+            if sent == batch.size_bytes:
+                return True
             outbox.partly_sent(batch, sent)
             self.owner.fell_behind(self)
             self.sink.wake()
             return True
+        dropped_events = outbox.dropped_events
         if outbox.offer(batch):
+            self.delivered_events += len(batch.frames) - (outbox.dropped_events - dropped_events)
             return True
         outbox.force(batch)
         self.owner.overflowed(self)
