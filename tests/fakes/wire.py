@@ -162,7 +162,12 @@ class MemoryWire(Wire):
             raise BrokenWire(self._reset_reason)
 
     async def _wait(self) -> None:
+        task = trio.lowlevel.current_task()
+
         def abort(_: object) -> trio.lowlevel.Abort:
+            # Who has been cancelled is not woken again before it runs.
+            self._reader = None if self._reader is task else self._reader
+            self._writer = None if self._writer is task else self._writer
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
