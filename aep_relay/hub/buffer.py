@@ -218,6 +218,12 @@ class SessionBuffer:
         end = bisect_right(self._keys, key, start)
         return any(item.raw == event.raw for item in self._items[start:end])
 
+    def is_split(self, cursor: Cursor) -> bool:
+        """Say whether an entry at the very position that ``cursor`` read last is still to be read."""
+        start = self._index(cursor)
+        end = bisect_right(self._keys, cursor.key, start)
+        return any(item.position not in (None, cursor.after) for item in self._items[start:end])
+
     def overtaken(self, cursor: Cursor) -> bool:
         """Say whether something that ``cursor`` has yet to read was evicted."""
         lost = self.lost
@@ -278,7 +284,9 @@ class SessionBuffer:
             found = self._find(cursor.last, cursor.key)
             if found >= 0:
                 return found + 1
-        return bisect_left(self._keys, cursor.key, self._head)
+        at = bisect_left(self._keys, cursor.key, self._head)
+        # A rider that was read last and is gone had its entry before it, which is held still.
+        return at + 1 if self._trimmed and cursor.last is not None else at
 
     def below(self, position: Position) -> list[Event]:
         """Return the held entries below ``position``, highest first, at most 1,000 of them."""

@@ -27,14 +27,12 @@ SLICE_BYTES = 128 * 1024
 class CatchUp:
     """Reads replays forward."""
 
-    __slots__ = ("_fanout", "_slice_bytes", "_stats", "_store")
+    __slots__ = ("_fanout", "_stats", "_store")
 
     def __init__(self, store: Store, stats: Stats, fanout: FanOut) -> None:
         self._store = store
         self._stats = stats
         self._fanout = fanout
-        # A replay alone never fills an outbox: a consumer that replays is paced, not evicted.
-        self._slice_bytes = max(1, min(SLICE_BYTES, fanout.limits.soft_limit_bytes))
 
     def advance(self, peer: Peer) -> None:
         """Send the next slice of ``peer``'s first replay that is behind; at its end the replay turns live."""
@@ -42,7 +40,9 @@ class CatchUp:
             replay = subscription.replay
             if replay is None:
                 continue
-            events, size = SLICE_EVENTS, self._slice_bytes
+            # A replay alone never fills an outbox: a consumer that replays is paced, not evicted.
+            soft_limit_bytes = self._fanout.limits.soft_limit_bytes
+            events, size = SLICE_EVENTS, max(1, min(SLICE_BYTES, soft_limit_bytes))
             batch = Batch(subscription)
             while replay.behind and events > 0 and size > 0 and peer.closing is None:
                 session, cursor = next(iter(replay.behind.items()))
@@ -92,14 +92,9 @@ class CatchUp:
 
     def _note(self, subscription: Subscription, session: str, position: Position, batch: Batch) -> None:
         """Note that all up to ``position`` is in ``batch`` or was handed over before."""
-        base = subscription.base
-        known = base.get(session)
+        known = subscription.base.get(session)
         batch.before.setdefault((subscription, session), None if known is None else ((0, known),))
-        if known is None and len(base) >= 2 * self._fanout.limits.max_sessions:
-            # Of a session that is wholly evicted there is nothing to resume.
-            for name in [name for name in base if self._store.get(name) is None]:
-                del base[name]
-        base[session] = position
+        self._fanout.note(subscription, session, position)
 
     def _hand(self, peer: Peer, batch: Batch) -> None:
         if batch.frames:

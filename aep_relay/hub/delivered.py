@@ -73,12 +73,18 @@ def _position(
 ) -> Position | None:
     live = pending.get((subscription.group, session))
     replayed = pending.get((subscription, session))
-    handed = [*_live(peer, subscription, session, live), *_replayed(subscription, session, replayed)]
+    cursor = None if subscription.replay is None else subscription.replay.behind.get(session)
+    handed = _replayed(subscription, session, replayed)
+    if cursor is None:
+        handed += _live(peer, subscription, session, live)
+    elif live is not None and live.handed is not None:
+        handed.append(live.handed)
     bounds = [queued.bound for queued in (live, replayed) if queued is not None and queued.bound is not None]
-    replay = subscription.replay
-    if replay is not None and session in replay.behind:
+    if cursor is not None:
         # The rest of this session is left to the cursor, whatever the group has delivered to others.
-        bounds.append(after(replay.behind[session].key))
+        buffer = store.get(session)
+        is_split = buffer is not None and buffer.is_split(cursor)
+        bounds.append(cursor.key if is_split else after(cursor.key))
     bound = min(bounds, default=None)
     if bound is None:
         return max(handed, default=None)

@@ -8,11 +8,12 @@ connection, in slices, so that its caller can let other tasks run in between. No
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aep_relay.hub.buffer import START
 from aep_relay.hub.cohort import Cohort
 from aep_relay.hub.outbox import Mark
-from aep_relay.hub.positions import after, extend
+from aep_relay.hub.positions import after, extend, higher, highest_since
 from aep_relay.hub.replay import Replay
 from aep_relay.hub.subscriptions import Index
 from aep_relay.protocol.capture import downlevel
@@ -52,7 +53,6 @@ class FanOut:
     """Index, cohorts and the flush in progress."""
 
     __slots__ = (
-        "_batch_bytes",
         "_cohorts",
         "_dirty",
         "_framed",
@@ -78,7 +78,6 @@ class FanOut:
         self._store = store
         self._stats = stats
         self._redact = redact
-        self._batch_bytes = max(1, min(BATCH_BYTES, limits.soft_limit_bytes // 4))
         self._cohorts: dict[tuple[Framing, frozenset[Group]], Cohort] = {}
         self._dirty: deque[Cohort] = deque()
         self._pass: Iterator[None] | None = None
@@ -92,7 +91,7 @@ class FanOut:
             return
         position = event.position
         bound = position
-        if bound is None and key is not None:
+        if bound is None and key is not None and key != START:
             # A rider is replayed with the entry it stands behind.
             bound = after(key)
         mark = Mark(event.session, position, bound, event.severity < NOTICE, stamp)
@@ -193,16 +192,31 @@ class FanOut:
         elif len(replay.behind) >= 2 * self.limits.max_sessions:
             return False
         replay.behind[session] = cursor
+        if subscription.group is not None:
+            live = highest_since(subscription.group.tracks.get(session), subscription.since)
+            self.note(subscription, session, higher(subscription.base.get(session), live))
         return True
+
+    def note(self, subscription: Subscription, session: str, position: Position | None) -> None:
+        """Note the highest position of ``session`` that ``subscription`` was handed before its cursor goes on."""
+        base = subscription.base
+        if position is None:
+            return
+        if session not in base and len(base) >= 2 * self.limits.max_sessions:
+            self._forget_gone(base)
+        base[session] = position
+
+    def _forget_gone(self, table: dict[str, Any]) -> None:
+        """Drop what is remembered of sessions that are wholly evicted: of them there is nothing to resume."""
+        for name in [name for name in table if self._store.get(name) is None]:
+            del table[name]
 
     def _track(self, group: Group, session: str, stamp: int, position: Position) -> None:
         tracks = group.tracks
         track = tracks.get(session)
         if track is None:
             if len(tracks) >= 2 * self.limits.max_sessions:
-                # Of a session that is wholly evicted there is nothing to resume.
-                for name in [name for name in tracks if self._store.get(name) is None]:
-                    del tracks[name]
+                self._forget_gone(tracks)
             tracks[session] = ((stamp, position),)
         elif position >= track[0][1]:
             tracks[session] = ((stamp, position),)
@@ -229,7 +243,7 @@ class FanOut:
         cohort = Cohort(
             framing,
             groups,
-            batch_bytes=self._batch_bytes,
+            batch_bytes=max(1, min(BATCH_BYTES, self.limits.soft_limit_bytes // 4)),
             tracked=framing in _TRACKED,
             dirty=self._dirty.append,
             solo=solo,

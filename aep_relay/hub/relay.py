@@ -312,6 +312,8 @@ class Relay:
                 from_ = [point for point in from_ if grants.may_see(point.session)]
         if peer.cohort is not None:
             peer.cohort.settle(peer)
+        if peer.closing is not None:
+            return None
         self._forget(peer, id_)
         subscription = Subscription(id_, filter_, ceiling, self.fanout.stamp)
         peer.subscriptions[id_] = subscription

@@ -58,7 +58,7 @@ def plan(store: Store, filter_: Filter, from_: From, *, ends: bool) -> tuple[Rep
 
 
 def _held(store: Store, filter_: Filter) -> Iterator[SessionBuffer]:
-    for session in list(store) if filter_.sessions is None else filter_.sessions:
+    for session in list(store) if filter_.sessions is None else sorted(filter_.sessions):
         buffer = store.get(session)
         if buffer is not None:
             yield buffer

@@ -50,7 +50,7 @@ class MemorySink:
 
 def split(framing: Framing, data: bytes) -> tuple[list[bytes], bytes]:
     """Cut ``data`` into whole frames, headers included, and what is left; fails where no frame can begin."""
-    frames = []
+    frames: list[bytes] = []
     while True:
         size = _frame_bytes(framing, data)
         if size is None or size > len(data):

@@ -1,0 +1,459 @@
+"""A consumer under test: what it is owed, in order, against what its connection was handed.
+
+What was *handed* is all bytes its sink took and all that are queued for it, so that it is known after every step. It is
+compared with what the naive model expects, frame by frame and byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aep_relay.hub.outbox import Batch
+from aep_relay.protocol import frames, sse
+from aep_relay.protocol.capture import downlevel
+from aep_relay.protocol.framing import Framing, encode
+from aep_relay.protocol.position import ResumePoint
+from tests.fakes.sink import MemorySink, split, text
+from tests.hub.build import sink
+from tests.hub.model import BEFORE_ALL, NaiveCursor, NaiveStore, follows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aep_relay.hub.peer import Peer
+    from aep_relay.hub.relay import Relay
+    from aep_relay.hub.replay import From
+    from aep_relay.protocol.event import Event
+    from aep_relay.protocol.filters import Filter
+    from aep_relay.protocol.position import Position
+    from tests.hub.model import Item
+
+NOTICE = 2
+
+
+@dataclass(eq=False)
+class Sub:
+    """A subscription as its consumer sees it."""
+
+    id: str
+    filter: Filter
+    ceiling: int | None
+    ends: bool = False
+    requested: dict[str, Position] = field(default_factory=dict)
+    behind: dict[str, NaiveCursor] = field(default_factory=dict)
+    replaying: bool = False
+    had: set[tuple[str, str]] = field(default_factory=set)
+    """Commands it was handed as their target while it was behind."""
+    owed: dict[Event, Position | None] = field(default_factory=dict)
+    """Events of severity notice and above that it must be sent or told of, with their keys."""
+
+    def wants(self, event: Event) -> bool:
+        return self.filter.matches(event) and event.key not in self.had
+
+    def owes(self, event: Event, key: Position | None) -> None:
+        if event.severity >= NOTICE and event.session is not None and self.wants(event):
+            self.owed[event] = key
+
+
+@dataclass(eq=False)
+class Entry:
+    """One frame that a connection is to be handed."""
+
+    data: bytes
+    subs: tuple[Sub, ...] = ()
+    event: Event | None = None
+    key: Position | None = None
+    """Where its Event stands in the session's history; None where it has no place there."""
+    droppable: bool = False
+    dropped: bool = False
+
+    def holds_down(self, position: Position) -> bool:
+        """Say whether ``position`` must not be reported while this is unsent."""
+        if self.event is None:
+            return False
+        if self.event.position is not None:
+            return self.event.position <= position
+        return self.key is not None and self.key != BEFORE_ALL and self.key < position
+
+
+class Consumer:
+    """One connection: its subscriptions, what is expected of the relay, what came."""
+
+    def __init__(self, relay: Relay, store: NaiveStore, framing: Framing, capacity_bytes: int | None) -> None:
+        self.relay = relay
+        self.store = store
+        self.framing = framing
+        self.peer: Peer = relay.attach("test", framing, MemorySink(capacity_bytes))
+        self.subs: dict[str, Sub] = {}
+        self.over = False
+        self.handed: list[Entry] = []
+        """What was handed, in order."""
+        self.expected: deque[Entry] = deque()
+        """What is to be handed next."""
+        self._parsed_bytes = 0
+        self._dropped_events = 0
+
+    @property
+    def is_websocket(self) -> bool:
+        return self.framing is Framing.WEBSOCKET
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all it asked for was handed to it, and no more will be."""
+        return self.peer.closing == "replay-complete"
+
+    # What is to come
+
+    def subscribe(self, id_: str, filter_: Filter, ceiling: int | None, from_: From, *, ends: bool) -> None:
+        sub = Sub(id_, filter_, ceiling, ends)
+        points = from_ if isinstance(from_, list) else []
+        for point in points:
+            sub.requested[point.session] = min(
+                point.position, sub.requested.get(point.session, point.position)
+            )
+        sessions = list(self.store.sessions) if from_ == "all" else list(sub.requested)
+        if filter_.sessions is not None:
+            sessions = [session for session in sessions if session in filter_.sessions]
+            if from_ == "all":
+                sessions.sort()
+        for session in sessions:
+            sub.behind[session] = self._cursor(sub, session)
+        sub.replaying = from_ is not None or ends
+        refusal = self.relay.subscribe(self.peer, id_, filter_, ceiling, from_, ends=ends)
+        assert refusal is None
+        if self.peer.closing is not None:
+            return  # what it was to be handed before was too much
+        self.subs.pop(id_, None)
+        self.subs[id_] = sub
+        if self.is_websocket:
+            self.push(frames.text_frame(frames.subscribed(id_)))
+
+    def _cursor(self, sub: Sub, session: str) -> NaiveCursor:
+        items = self.store.held(session)
+        after = sub.requested.get(session)
+        unread = {item for item in items if after is None or follows(item, after)}
+        cursor = NaiveCursor(after, unread)
+        cursor.overtaken = after is not None and self.store.exhausted(session, after)
+        if sub.ends:
+            cursor.until = max((item.key for item in items), default=BEFORE_ALL)
+            cursor.unread = {item for item in unread if item.key <= cursor.until}
+        for item in cursor.unread:
+            sub.owes(item.event, item.key)
+        return cursor
+
+    def push(self, frame: bytes) -> None:
+        """Have ``frame`` sent that is no Event of a subscription."""
+        self.expected.append(Entry(frame))
+        self.peer.push(frame)
+
+    def inserted(self, item: Item) -> None:
+        """Have every cursor know of an Event that was admitted."""
+        session = item.event.session or ""
+        for sub in self.subs.values():
+            if session in sub.behind:
+                sub.behind[session].inserted(item, self.store.held(session))
+
+    def evicted(self, item: Item) -> None:
+        """Have every cursor know of an Event that was evicted."""
+        for sub in self.subs.values():
+            cursor = sub.behind.get(item.event.session or "")
+            if cursor is not None:
+                cursor.evicted(item)
+
+    def published(self, event: Event, item: Item | None, *, is_target: bool = False) -> None:
+        """Expect what ``event``, just ingested, means for this connection."""
+        if is_target:
+            self.expected.append(Entry(frames.text_frame(event.raw)))
+        key = None if item is None else item.key
+        serving = []
+        for sub in self.subs.values():
+            left = self._left(sub, event, item)
+            if is_target and (event.session or "") in sub.behind:
+                sub.had.add(event.key)
+            elif not sub.ends and not is_target and sub.wants(event):
+                sub.owes(event, key)
+                if not left:
+                    serving.append(sub)
+        if serving:
+            ceilings = [sub.ceiling for sub in serving]
+            ceiling = None if None in ceilings else max(c for c in ceilings if c is not None)
+            self.expected.append(
+                Entry(self._frame(event, ceiling), tuple(serving), event, key, event.severity < NOTICE)
+            )
+
+    def _left(self, sub: Sub, event: Event, item: Item | None) -> bool:
+        """Say whether ``event`` is left to a cursor of ``sub``."""
+        session = event.session or ""
+        cursor = sub.behind.get(session)
+        if cursor is not None:
+            if item is not None:
+                return item in cursor.unread
+            return event.position is not None and any(
+                other.event.raw == event.raw and other.key == event.position for other in cursor.unread
+            )
+        subscription = self.peer.subscriptions.get(sub.id)
+        if subscription is None or subscription.replay is None or session not in subscription.replay.behind:
+            return False
+        # The relay has chosen to pace this consumer.
+        outbox, cohort = self.peer.outbox, self.peer.cohort
+        assert cohort is not None
+        assert outbox.queued_bytes + cohort.waiting_bytes(self.peer) > outbox.soft_limit_bytes
+        assert item is not None
+        items = self.store.held(session)
+        at = items.index(item)
+        sub.behind[session] = NaiveCursor(None, set(items[at:]), set(items[:at]))
+        sub.replaying = True
+        return True
+
+    def _frame(self, event: Event, ceiling: int | None) -> bytes:
+        raw = event.raw if ceiling is None else downlevel(event, ceiling)
+        return encode(self.framing, event, raw)
+
+    # What came
+
+    def check(self) -> None:
+        """Compare what was handed since the last check, which nothing was drained in between, with what is expected."""
+        if self.over:
+            return
+        if self.peer.closing is not None and not self.is_complete:
+            self.ended()
+        else:
+            assert not self._align(self._newly_handed()), "handed what nobody asked for"
+            self._check_drops()
+
+    def drain(self) -> bool:
+        """Let the relay send what the sink takes; check it; say whether there is more."""
+        more = self.relay.drain_peer(self.peer)
+        if self.over:
+            return more
+        if self.peer.closing is not None and not self.is_complete:
+            self.ended()
+        else:
+            self._replayed(self._align(self._newly_handed()))
+            self._check_drops()
+            assert not self.is_complete or not any(sub.replaying for sub in self.subs.values())
+        return more
+
+    def _newly_handed(self) -> list[bytes]:
+        outbox = self.peer.outbox
+        pending = b"".join(item.data() if isinstance(item, Batch) else item for item in outbox.queue or ())
+        data = bytes(sink(self.peer).taken) + pending[outbox.head_sent_bytes :]
+        found, rest = split(self.framing, data[self._parsed_bytes :])
+        assert rest == b"", "what is queued ends in mid-frame"
+        self._parsed_bytes = len(data)
+        return found
+
+    def _align(self, found: list[bytes]) -> list[bytes]:
+        """Match frames with what is expected, where ``debug`` and ``info`` may be missing; return what is left over."""
+        left = deque(found)
+        while left and self.expected:
+            entry = self.expected.popleft()
+            if entry.data == left[0]:
+                self.handed.append(entry)
+                left.popleft()
+            else:
+                assert entry.droppable, f"expected {entry.data!r}, came {left[0]!r}"
+                entry.dropped = True
+                self._dropped_events += 1
+        return list(left)
+
+    def _check_drops(self) -> None:
+        """Where everything was handed over, what is missing was dropped: counted, and above the soft limit only."""
+        outbox, cohort = self.peer.outbox, self.peer.cohort
+        if cohort is None or (cohort.open is None and not cohort.missing(self.peer)):
+            self._align([])
+            assert all(entry.droppable for entry in self.expected), "never handed over"
+            self._dropped_events += len(self.expected)
+            self.expected.clear()
+            assert outbox.dropped_events == self._dropped_events
+        assert outbox.dropped_events >= self._dropped_events
+
+    def _replayed(self, found: list[bytes]) -> None:
+        """Match frames with what the first replay has next."""
+        left = deque(found)
+        sub = next((sub for sub in self.subs.values() if sub.replaying), None)
+        if sub is None:
+            assert not left, f"nothing to replay, but {left[0]!r} came"
+            return
+        subscription = self.peer.subscriptions[sub.id]
+        actual = {} if subscription.replay is None else subscription.replay.behind
+        for session, cursor in list(sub.behind.items()):
+            if not self._read_on(sub, session, left, finished=session not in actual):
+                last = actual[session].last
+                items = self.store.held(session)
+                for item in [item for item in items if item.event.key is last]:
+                    cursor.read_through(item, items)
+                break
+            del sub.behind[session]
+        if subscription.replay is None:
+            assert not sub.behind, "turned live with Events unread"
+            sub.replaying = False
+            sub.had.clear()
+            if sub.ends and self.framing is not Framing.JSONL:
+                assert left.popleft() == self._comment(sse.REPLAY_COMPLETE)
+        assert not left, f"not to be replayed now: {left[0]!r}"
+
+    def _read_on(self, sub: Sub, session: str, left: deque[bytes], *, finished: bool) -> bool:
+        """Match frames with what follows in one session; say whether its end was reached."""
+        cursor, items = sub.behind[session], self.store.held(session)
+        if cursor.overtaken:
+            exhausted = self._exhausted(sub, session)
+            if left and left[0] == exhausted:
+                self.handed.append(Entry(left.popleft()))
+                cursor.skip_lost(items)
+                for event in [event for event in sub.owed if event.session == session]:
+                    if all(item.event is not event for item in items):
+                        # It was told.
+                        del sub.owed[event]
+            else:
+                assert not finished, f"{session!r} was evicted in part, and that was not said"
+                return False
+        for item in cursor.next_items(items, sub.wants):
+            frame = self._frame(item.event, sub.ceiling)
+            if not left or left[0] != frame:
+                assert not finished, f"{item.event.id} was not replayed"
+                return False
+            self.handed.append(Entry(left.popleft(), (sub,), item.event, item.key))
+            cursor.read_through(item, items)
+        return finished
+
+    def _exhausted(self, sub: Sub, session: str) -> bytes:
+        earliest = self.store.earliest(session)
+        if self.is_websocket:
+            return frames.text_frame(frames.replay_exhausted(sub.id, session, earliest))
+        return self._comment(sse.replay_exhausted(session, earliest))
+
+    def _comment(self, comment: bytes) -> bytes:
+        return sse.chunk(comment) if self.framing is Framing.SSE else comment
+
+    # How it ends
+
+    def ended(self) -> None:
+        """Check what the connection was sent last, and that a consumer which resumes is sent the rest."""
+        self.over = True
+        sink(self.peer).capacity_bytes = None
+        while self.relay.drain_peer(self.peer):
+            pass
+        sent, rest = split(self.framing, bytes(sink(self.peer).taken))
+        assert rest == b"", "ended in mid-frame"
+        delivered: list[dict[str, Any]] = []
+        if self.is_websocket:
+            closing = json.loads(text(self.framing, sent.pop()))
+            assert closing["type"] == "closing"
+            assert closing["reason"] == self.peer.closing
+            delivered = closing["delivered"]
+        before = [entry.data for entry in self.handed[: len(sent)]]
+        assert before == sent[: len(before)]
+        self._replayed_if_any(self._align(sent[len(before) :]))
+        unsent = self.handed[len(sent) :] + list(self.expected)
+        del self.handed[len(sent) :]
+        if self.is_websocket:
+            self._check_positions(delivered, unsent)
+            self._check_resumption(delivered)
+
+    def _replayed_if_any(self, found: list[bytes]) -> None:
+        """Match what the step that ended the connection had sent of a replay."""
+        sub = next((sub for sub in self.subs.values() if sub.replaying), None)
+        left = deque(found)
+        while left:
+            assert sub is not None
+            assert any(
+                self._read_on(sub, session, left, finished=False) is not None for session in sub.behind
+            )
+
+    def _check_positions(self, delivered: list[dict[str, Any]], unsent: list[Entry]) -> None:
+        reported = {(item["sub"], item["session"]): (item["epoch"], item["seq"]) for item in delivered}
+        assert len(reported) == len(delivered)
+        for sub in self.subs.values():
+            sessions = {entry.event.session for entry in self.handed + unsent if entry.event is not None}
+            for session in sessions | sub.requested.keys():
+                position = reported.pop((sub.id, session), None)
+                self._check_position(sub, session or "", position, unsent)
+        assert not reported, "positions of which nothing was sent"
+
+    def _check_position(self, sub: Sub, session: str, position: Position | None, unsent: list[Entry]) -> None:
+        sent = self._positions(self.handed, sub, session, own=True)
+        if session in sub.requested:
+            sent.append(sub.requested[session])
+        cursor = sub.behind.get(session)
+        queued = [entry for entry in unsent if entry.event is not None and entry.event.session == session]
+        if position is not None:
+            for entry in queued:
+                held_down = sub in entry.subs and not entry.droppable
+                assert not (held_down and entry.holds_down(position)), (
+                    f"{position} passes over an unsent Event"
+                )
+            for item in () if cursor is None else cursor.unread:
+                assert not Entry(b"", (sub,), item.event, item.key).holds_down(position), (
+                    "passes over an unread one"
+                )
+        # Subscriptions with the same filter share what holds a position down, so a lower one may be reported.
+        pending = any(same(sub, other) for entry in queued for other in entry.subs) or cursor is not None
+        if not pending:
+            assert position == max(sent, default=None)
+            return
+        bounds = [entry for entry in queued if any(same(sub, other) for other in entry.subs)]
+        fit = [p for p in sent if not any(entry.holds_down(p) for entry in bounds)]
+        if cursor is not None:
+            fit = [
+                p for p in fit if not any(Entry(b"", (), i.event, i.key).holds_down(p) for i in cursor.unread)
+            ]
+            if cursor.overtaken:
+                fit = [p for p in fit if p in sub.requested.values()]
+        if fit:
+            assert position is not None
+            assert position >= max(fit)
+
+    def _positions(self, entries: Iterable[Entry], sub: Sub, session: str, *, own: bool) -> list[Position]:
+        return [
+            entry.event.position
+            for entry in entries
+            if entry.event is not None
+            and entry.event.session == session
+            and entry.event.position is not None
+            and (sub in entry.subs or (not own and any(same(sub, other) for other in entry.subs)))
+        ]
+
+    def _check_resumption(self, delivered: list[dict[str, Any]]) -> None:
+        again = Consumer(self.relay, self.store, self.framing, None)
+        for sub in self.subs.values():
+            positions = [item for item in delivered if item["sub"] == sub.id]
+            points = [ResumePoint(item["session"], (item["epoch"], item["seq"])) for item in positions]
+            again.subscribe(sub.id, sub.filter, sub.ceiling, points, ends=False)
+        while again.drain():
+            pass
+        told = {entry.data for entry in again.handed + self.handed}
+        for sub in self.subs.values():
+            sent = {entry.event for entry in self.handed if sub in entry.subs}
+            resumed = {entry.event for entry in again.handed if again.subs[sub.id] in entry.subs}
+            for item in delivered:
+                if item["sub"] == sub.id:
+                    self._check_owed(sub, item["session"], sent | resumed, told)
+        self.relay.detach(again.peer)
+
+    def _check_owed(self, sub: Sub, session: str, got: set[Event | None], told: set[bytes]) -> None:
+        held = {item.event for item in self.store.held(session)}
+        for event, key in sub.owed.items():
+            if (
+                event.session != session
+                or event in got
+                or any(e is not None and e.key == event.key for e in got)
+            ):
+                continue
+            if key is None and event.position is None:
+                continue  # a redelivery of a rider: what it repeats stands somewhere in the history
+            if key == BEFORE_ALL:
+                continue  # before every position that a consumer can name
+            assert event not in held, f"{event.id} is held and was lost"
+            said = [
+                data for data in told if b"replay-exhausted" in data and json.dumps(session).encode() in data
+            ]
+            assert said, f"{event.id} was lost and nothing said so"
+
+
+def same(one: Sub, other: Sub) -> bool:
+    """Say whether two subscriptions share what is remembered of their deliveries."""
+    return one.filter.key == other.filter.key and one.ceiling == other.ceiling
