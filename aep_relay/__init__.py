@@ -12,6 +12,7 @@ The package in reading order; imports go one way, from the bottom of this list t
 - ``process``: what the process asks of the system and of the interpreter.
 - ``reload``: a changed configuration, taken over without a restart.
 - ``daemon``: the composition root: build, start, drain, stop.
+- ``client``: the other end of the data port: HTTP, SSE and WebSocket as the command line speaks them.
 - ``cli``: one module per command.
 
 The way of an Event: received bytes, ``protocol.event.decode``, ``hub.relay.Relay.ingest``, the

@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "transport": {"protocol"},
     "config": {"hub", "protocol"},
     "logs": set[str](),
+    "client": {"protocol", "config"},
     "process": set[str](),
     "bindings": SECOND,
     "upstream": SECOND,
@@ -29,7 +30,7 @@ MAY_IMPORT = {
     "ops": SECOND,
     "reload": SECOND | {"bindings"},
     "daemon": SECOND | {"reload", "bindings", "upstream", "journal", "ops"},
-    "cli": SECOND | {"bindings", "upstream", "journal", "ops", "daemon"},
+    "cli": SECOND | {"bindings", "upstream", "journal", "ops", "client", "daemon"},
     "__main__": {"cli"},
 }
 
