@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from aep_relay.bindings.turn import Turn
 from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
 from aep_relay.protocol.event import BatchDecoder, Shape, decode
 
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
 VERSION = b"0.1"
 SLICE_EVENTS = 128
-"""So many Events are decoded or ingested before other tasks get a turn: about a millisecond."""
 SLICE_BYTES = 256 * 1024
-"""As many bytes at most, but for one Event that is longer."""
+"""So much is decoded before other tasks get a turn, but for one Event that is longer: a few milliseconds at most."""
 
 
 class UnsupportedMediaType(ProtocolError):
@@ -123,12 +123,10 @@ def _refuse(event: Event, grants: Grants, index: int | None) -> None:
 
 async def _ingest_batch(service: Service, events: list[Event]) -> None:
     relay = service.relay
-    taken = 0
+    turn = Turn()
     for event in events:
         relay.ingest(event)
-        taken += 1
-        if taken == SLICE_EVENTS or relay.crowded:
-            taken = 0
+        if turn.over or relay.crowded:
             await service.flush()
-            await trio.lowlevel.checkpoint()
+            await turn.pass_on()
     await service.flush()

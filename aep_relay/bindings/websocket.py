@@ -17,6 +17,7 @@ from websockets.protocol import OPEN
 
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
+from aep_relay.bindings.turn import Turn
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import (
     BadJson,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from aep_relay.transport.http import Request
     from aep_relay.transport.wire import Wire
 
-FEED_BYTES = 16 * 1024
-"""So much is parsed before other tasks get a turn: the smallest frames would make a larger piece take too long."""
+FEED_BYTES = 8 * 1024
+"""So much is parsed at once: of the smallest frames, that is some milliseconds' worth."""
 
 _REASONS = {CloseCode.MESSAGE_TOO_BIG: "message-too-big"}
 """Why the core fails a connection, where it is not that the peer broke RFC 6455."""
@@ -60,7 +61,7 @@ class Socket(Connection):
         super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
         self.protocol = protocol
         self.hello: Hello | None = None
-        self._parts: list[bytes] | None = None
+        self._parts: bytearray | None = None
         self._pause: trio.CancelScope | None = None
         self._pause_seconds = 0.0
         self._hurried = False
@@ -106,9 +107,8 @@ class Socket(Connection):
 
     async def _feed(self, data: bytes) -> None:
         protocol, service = self.protocol, self.service
+        turn = Turn()
         for start in range(0, len(data), FEED_BYTES):
-            if start:
-                await trio.lowlevel.checkpoint()
             protocol.receive_data(data[start : start + FEED_BYTES] if len(data) > FEED_BYTES else data)
             for event in protocol.events_received():
                 if self.close_reason is not None:
@@ -118,6 +118,10 @@ class Socket(Connection):
                     await service.flush()
                 if self._pause_seconds:
                     await self._keep_to_rate()
+                if turn.over:
+                    # However small the frames, and whatever each of them asks for.
+                    await service.flush()
+                    await turn.pass_on()
             if protocol.parser_exc is not None and self.close_reason is None:
                 code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
                 self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
@@ -159,12 +163,11 @@ class Socket(Connection):
             if frame.fin:
                 self._text(bytes(frame.data))
             else:
-                self._parts = [bytes(frame.data)]
+                self._parts = bytearray(frame.data)
         elif opcode is Opcode.CONT and self._parts is not None:
-            if frame.data:
-                self._parts.append(bytes(frame.data))
+            self._parts += frame.data
             if frame.fin:
-                text, self._parts = b"".join(self._parts), None
+                text, self._parts = bytes(self._parts), None
                 self._text(text)
         elif opcode is Opcode.BINARY:
             self.refuse(Refusal("binary-unsupported", "binary frames are reserved in AEP 0.1"))
