@@ -47,7 +47,7 @@ class Deadlines:
         self.waiting: set[Waiting] = set()
         """Whoever waits adds itself before and removes itself after, in ``finally``."""
         self._watched: dict[Waiting, int] = {}
-        self._slots: dict[int, list[Waiting]] = {}
+        self._slots: dict[int, dict[Waiting, None]] = {}
 
     def watch(self, waiting: Waiting) -> None:
         """Call ``expire`` whenever ``waiting.deadline`` has passed, until ``forget``.
@@ -55,12 +55,15 @@ class Deadlines:
         It sets its next deadline itself. To be called again when the deadline is brought forward.
         """
         slot = int(waiting.deadline / SWEEP_SECONDS) + 1
+        self.forget(waiting)
         self._watched[waiting] = slot
-        self._slots.setdefault(slot, []).append(waiting)
+        self._slots.setdefault(slot, {})[waiting] = None
 
     def forget(self, waiting: Waiting) -> None:
-        """Watch ``waiting`` no longer."""
-        self._watched.pop(waiting, None)
+        """Watch ``waiting`` no longer, and hold nothing of it: peers come and go faster than deadlines pass."""
+        slot = self._watched.pop(waiting, None)
+        if slot is not None:
+            self._slots.get(slot, {}).pop(waiting, None)
 
     async def run(self) -> NoReturn:
         """Look once every ``SWEEP_SECONDS``, until cancelled."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 import pytest
 import trio
 from trio.testing import MockClock
@@ -113,3 +115,15 @@ async def test_what_is_forgotten_is_not_called(autojump_clock: MockClock) -> Non
     deadlines.forget(watched)
     await run_for(deadlines, 10)
     assert watched.expired_at == []
+
+
+async def test_nothing_is_held_of_what_is_forgotten(autojump_clock: MockClock) -> None:
+    deadlines = Deadlines()
+    watched = Watched(deadlines, 10, 30)
+    watched.deadline = 3
+    deadlines.watch(watched)
+    deadlines.forget(watched)
+    gone = weakref.ref(watched)
+    del watched
+    gc.collect()
+    assert gone() is None
