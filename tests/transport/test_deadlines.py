@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+
 import pytest
 import trio
 from trio.testing import MockClock
