@@ -3,8 +3,8 @@
 Owns every setting but the limits (``hub.limits``): its name, its default, what it may be, and why it is there.
 ``tables`` is the reference: a setting is a field of one of its dataclasses, and the dataclass is its table in the
 file. ``values`` says what a value may be, ``reading`` puts the layers together, ``tokens`` reads the files of tokens
-and keeps their hashes, ``checks`` refuses what contradicts itself or would leave a relay open to the network
-(AEP-0003 §8.1), ``hosts`` knows which names mean this machine.
+and keeps their hashes, ``upstreams`` knows the relays this one is chained to, ``checks`` refuses what contradicts
+itself or would leave a relay open to the network (AEP-0003 §8.1), ``hosts`` knows which names mean this machine.
 
 Unknown settings, wrong types and values out of range are refused by full path. ``""`` stands for "not set" wherever
 a setting can be absent; an environment variable that is empty counts as not set, ``AEP_TOKEN`` too.
@@ -29,6 +29,7 @@ from aep_relay.config.tables import (
     Operator,
     Token,
 )
+from aep_relay.config.upstreams import Upstream
 
 __all__ = [
     "ARRAYS",
@@ -44,6 +45,7 @@ __all__ = [
     "Log",
     "Operator",
     "Token",
+    "Upstream",
     "check",
     "load",
 ]

@@ -13,6 +13,7 @@ from aep_relay.config.checks import check
 from aep_relay.config.errors import ConfigError, Wrong
 from aep_relay.config.tables import ARRAYS, ENVIRONMENT, FLAGS, TABLES, Config, Setting, Token
 from aep_relay.config.tokens import Keeping, check_text, read_file, readable_by_others
+from aep_relay.config.upstreams import Chaining
 from aep_relay.config.values import convert
 
 # Two ways to say the same thing: a layer that gives one drops what a layer below gave of the other.
@@ -55,9 +56,12 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
         name: _build(table, {key: entry for (of, key), entry in given.items() if of == name}, name)
         for name, table in TABLES.items()
     }
-    config = _with_tokens(Config(**tables), layers)
+    config = _with_upstreams(_with_tokens(Config(**tables), layers), layers, env)
     warnings = config.warnings
-    if path is not None and config.auth.token and given.get(("auth", "token")) is token_of_file is not None:
+    if path is not None and (
+        (config.auth.token and given.get(("auth", "token")) is token_of_file is not None)
+        or any("token" in table for _, table in layers.arrays.get("upstream", ()))
+    ):
         warnings += tuple(readable_by_others(str(path), path.stat().st_mode))
     return replace(config, warnings=(*warnings, *check(config)))
 
@@ -158,4 +162,16 @@ def _with_tokens(config: Config, layers: _Layers) -> Config:
         tokens=tuple(keeping.tokens),
         warnings=tuple(keeping.warnings),
         secrets=tuple(keeping.secrets),
+    )
+
+
+def _with_upstreams(config: Config, layers: _Layers, env: Mapping[str, str]) -> Config:
+    chaining = Chaining(env)
+    for where, given in layers.arrays.get("upstream", ()):
+        chaining.keep(_build(ARRAYS["upstream"], given, where), where)
+    return replace(
+        config,
+        upstreams=tuple(chaining.upstreams),
+        warnings=(*config.warnings, *chaining.warnings),
+        secrets=(*config.secrets, *chaining.secrets),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from aep_relay.config.hosts import host_name, is_loopback
+from aep_relay.config.upstreams import Upstream, network
 from aep_relay.config.values import (
     NAME,
     SHA256,
@@ -37,6 +38,9 @@ class Listen:
     port: int = setting(8787, "TCP port; 0 lets the system choose", minimum=0, maximum=65535)
     unix: str | None = setting(None, "path of a unix socket to listen on as well", path=True)
     unix_mode: int = setting(0o600, "who may connect to the unix socket", minimum=0, maximum=0o777)
+    trusted_proxies: tuple[str, ...] = setting(
+        (), 'addresses and networks of proxies whose word on who asks is taken, "unix" too', each=network
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
     operator: Operator = field(default_factory=Operator)
+    upstreams: tuple[Upstream, ...] = ()
     warnings: tuple[str, ...] = ()
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Tokens in plain text, as far as they are known: what no log may hold."""
@@ -180,8 +185,8 @@ TABLES: Mapping[str, type] = {
     "operator": Operator,
 }
 
-ARRAYS: Mapping[str, type] = {"tokens": Token}
-"""Tables of which there may be several: ``[[tokens]]``."""
+ARRAYS: Mapping[str, type] = {"tokens": Token, "upstream": Upstream}
+"""Tables of which there may be several: ``[[tokens]]``, ``[[upstream]]``."""
 
 Setting = tuple[str, str]
 """Table and key."""

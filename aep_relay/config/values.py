@@ -6,15 +6,21 @@ A dataclass field's type chooses the converter; its metadata, which ``setting`` 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import datetime
-from typing import Any
+from typing import Any, NewType
 
 from aep_relay.config.errors import Wrong
+from aep_relay.protocol import filters
+from aep_relay.protocol.errors import InvalidFilter
 
 Allowed = Mapping[str, Any]
+
+FilterText = NewType("FilterText", str)
+"""A valid attr-match filter, as JSON."""
 
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
 _HOST = re.compile(r"\*|[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?|\[?[0-9a-f.]*:[0-9a-f:.]*:[0-9a-f:.]*\]?")
@@ -147,6 +153,16 @@ def _instant(value: object, allowed: Allowed) -> datetime:
     return value
 
 
+def _filter(value: object, allowed: Allowed) -> FilterText:
+    if not isinstance(value, dict):
+        raise Wrong('must be a table such as { type = ["attention.*"] }')
+    try:
+        filters.parse(value)
+    except InvalidFilter as error:
+        raise Wrong(error.detail) from None
+    return FilterText(json.dumps(value, ensure_ascii=False))
+
+
 _CONVERTERS: Mapping[object, Callable[[object, Allowed], object]] = {
     bool: _flag,
     int: _whole,
@@ -158,4 +174,5 @@ _CONVERTERS: Mapping[object, Callable[[object, Allowed], object]] = {
     tuple[str, ...]: _texts,
     tuple[str, ...] | None: _texts,
     datetime | None: _instant,
+    FilterText: _filter,
 }
