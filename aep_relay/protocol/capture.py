@@ -214,12 +214,17 @@ def _redact_string(spelled: bytes, redact: Redact) -> bytes:
 def _redact_member(name: bytes, spelled: bytes, redact: Redact) -> bytes:
     """Redact a string as what is assigned to its name: ``{"password": "x"}`` says no less than
     ``password=x``."""
-    alone = _redact_string(spelled, redact)
-    if alone != spelled:
-        return alone
-    key, text = _read_string(name), _read_string(spelled)
-    assigned = redact(f"{key}={text}").removeprefix(f"{redact(key)}=")
-    return spelled if assigned == text else _write(assigned)
+    key, quoted = _read_string(name), spelled.decode()
+    prefix = f"{redact(key)}="
+    # In its quotes: the value is all that stands between them, however many words that is.
+    assigned = redact(f"{key}={quoted}")
+    if assigned == prefix + quoted:
+        return _redact_string(spelled, redact)
+    rest = assigned.removeprefix(prefix)
+    try:
+        return _redact_string(_write(_read_string(rest)), redact)
+    except msgspec.DecodeError:
+        return _write(redact(rest))
 
 
 def _is_string(value: msgspec.Raw) -> bool:

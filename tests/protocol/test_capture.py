@@ -9,6 +9,7 @@ import pytest
 
 from aep_relay.protocol.capture import MAX_PARTS, downlevel
 from aep_relay.protocol.event import Event, decode
+from aep_relay.protocol.redaction import Redactor
 from aep_relay.protocol.registry import CAPTURE_RANK, CAPTURES
 from tests.protocol.samples import MINIMAL, text
 
@@ -384,6 +385,23 @@ def test_a_secret_may_be_assigned_by_its_name() -> None:
     data = {"state": {"password": "hunter2", "user": "bob", "n": ["password", "hunter2"], "password2": "x"}}
     found = json.loads(downlevel(event("state.snapshot", data), REDACTED, assignments))
     assert found["data"]["state"] == data["state"] | {"password": "[hidden]"}
+
+
+@pytest.mark.parametrize(
+    ("member", "kept"),
+    [
+        ({"password": "two words"}, {"password": "[REDACTED:secret]"}),
+        ({"password": "my a@example.org pass"}, {"password": "[REDACTED:secret]"}),
+        ({"secret": 'a"b c'}, {"secret": "[REDACTED:secret]"}),
+        ({"api_key": "línea uno"}, {"api_key": "[REDACTED:secret]"}),
+        ({"note": 'hello "q" world'}, {"note": 'hello "q" world'}),
+        ({"note": "to a@example.org"}, {"note": "to [REDACTED:pii]"}),
+        ({"password": ""}, {"password": ""}),
+    ],
+)
+def test_a_secret_value_is_hidden_whole(member: dict[str, str], kept: dict[str, str]) -> None:
+    found = json.loads(downlevel(event("state.snapshot", {"state": member}), REDACTED, Redactor()))
+    assert found["data"]["state"] == kept
 
 
 @pytest.mark.parametrize(
