@@ -13,7 +13,7 @@ expired: they are closed with the reason (WebSocket code 1008).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ import trio
 
 from aep_relay import logs
 from aep_relay.bindings import cards
-from aep_relay.config import ARRAYS, TABLES, Config, ConfigError, check
+from aep_relay.config import Config, ConfigError, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,9 +40,6 @@ POLICY_VIOLATION = 1008
 """WebSocket close code (RFC 6455 §7.4.1)."""
 _CLOSED_PER_TURN = 64
 
-_NEEDS_RESTART = {"listen": None, "operator": ("enabled", "host", "port", "unix")}
-"""Tables, or settings of them, that are read once; None for all."""
-
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -50,12 +47,24 @@ class Reloader:
     """Re-reads the configuration of one running relay when it is asked to."""
 
     def __init__(self, service: Service, reread: Callable[[], Config]) -> None:
-        self.parts: list[Prepare] = [self._prepare_bindings, self._prepare_logs]
-        """All that takes a new configuration over, in order."""
         self._service = service
         self._reread = reread
         self._asked = trio.Event()
         self._endings: list[Ending] = []
+        self._parts: list[Prepare] = []
+        self._live: set[str] = set()
+        self.add(self._prepare_bindings, "auth", "tokens", "cards", "cors", "limits")
+        self.add(self._prepare_logs, "log")
+        # What is read whenever it is needed.
+        self._live |= {"operator.relay_url", "operator.max_loop_latency_seconds"}
+
+    def add(self, prepare: Prepare, *settings: str) -> None:
+        """Have a part of the relay take over ``settings``: tables, arrays of tables, or ``table.setting``.
+
+        What no part takes over needs a restart. Parts come in the order in which they were added.
+        """
+        self._parts.append(prepare)
+        self._live.update(settings)
 
     def ask(self) -> None:
         """Have the configuration re-read; asked twice before it is, it is re-read once."""
@@ -73,7 +82,7 @@ class Reloader:
         running = self._service.config
         try:
             config, fixed, steps = await trio.to_thread.run_sync(
-                self._prepare, running, list(self.parts), abandon_on_cancel=True
+                self._prepare, running, abandon_on_cancel=True
             )
         except ConfigError as error:
             log.error("configuration refused; the old one stays in force", detail=str(error))
@@ -96,17 +105,18 @@ class Reloader:
         await end(self._service, endings)
         return True
 
-    def _prepare(self, running: Config, parts: list[Prepare]) -> tuple[Config, set[str], list[TakeOver]]:
+    def _prepare(self, running: Config) -> tuple[Config, set[str], list[TakeOver]]:
         """Return the configuration to go on with, what of the one read needs a restart, and the steps that take it."""
-        read = self._reread()
-        fixed = {name for name in _differences(running, read) if _needs_restart(name)}
-        config = read
-        for table, name in (setting.split(".", 1) for setting in fixed):
-            old = getattr(getattr(running, table), name)
-            config = replace(config, **{table: replace(getattr(config, table), **{name: old})})
+        config = self._reread()
+        fixed = {name for name in _differences(running, config) if not self._takes_over(name)}
+        for name in fixed:
+            config = _with_old(config, running, name)
         if fixed:
-            config = replace(config, warnings=tuple(dict.fromkeys([*read.warnings, *check(config)])))
-        return config, fixed, [prepare(config) for prepare in parts]
+            config = replace(config, warnings=tuple(dict.fromkeys([*config.warnings, *check(config)])))
+        return config, fixed, [prepare(config) for prepare in self._parts]
+
+    def _takes_over(self, setting: str) -> bool:
+        return setting in self._live or setting.partition(".")[0] in self._live
 
     def _prepare_bindings(self, config: Config) -> TakeOver:
         inspector = cards.inspector(config.cards)
@@ -128,23 +138,28 @@ class Reloader:
         return lambda: logs.configure(config.log.level, config.log.format, sys.stderr, known)
 
 
-def _needs_restart(setting: str) -> bool:
-    table, _, name = setting.partition(".")
-    names = _NEEDS_RESTART.get(table, ())
-    return names is None or name in names
-
-
 def _differences(one: Config, other: Config) -> set[str]:
-    """Return the settings in which two configurations differ, by their paths."""
-    found = {name for name in ARRAYS if getattr(one, name) != getattr(other, name)}
-    for table, settings in TABLES.items():
-        mine, theirs = getattr(one, table), getattr(other, table)
-        found |= {
-            f"{table}.{setting.name}"
-            for setting in fields(settings)
-            if getattr(mine, setting.name) != getattr(theirs, setting.name)
-        }
+    """Return where two configurations differ: ``table.setting``, or the name of an array of tables."""
+    found: set[str] = set()
+    for part in fields(Config):
+        mine, theirs = getattr(one, part.name), getattr(other, part.name)
+        if mine == theirs or not part.compare or part.name == "warnings":
+            continue
+        if not is_dataclass(mine):
+            found.add(part.name)
+            continue
+        settings = (setting.name for setting in fields(mine))
+        found |= {f"{part.name}.{name}" for name in settings if getattr(mine, name) != getattr(theirs, name)}
     return found
+
+
+def _with_old(config: Config, running: Config, setting: str) -> Config:
+    """Return ``config`` with ``setting`` as it is in ``running``."""
+    part, _, name = setting.partition(".")
+    old = getattr(running, part)
+    if name:
+        old = replace(getattr(config, part), **{name: getattr(old, name)})
+    return replace(config, **{part: old})
 
 
 async def watch_expiry(service: Service) -> NoReturn:

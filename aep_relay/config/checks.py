@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aep_relay.config.capturing import redactor
 from aep_relay.config.errors import ConfigError
 from aep_relay.config.hosts import is_loopback
 
@@ -18,6 +19,7 @@ def check(config: Config) -> list[str]:
     """Return warnings about ``config`` as a whole. Raises ``ConfigError``."""
     _check_limits(config.limits)
     _check_listeners(config)
+    redactor(config.capture)
     if config.cards.policy != "off" and config.cards.keys is None:
         raise ConfigError(
             "cards.keys", f"cards.policy is {config.cards.policy}: set the JWKS file to check cards by"

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from aep_relay.config.checks import check
 from aep_relay.config.errors import ConfigError, Wrong
-from aep_relay.config.tables import ARRAYS, ENVIRONMENT, FLAGS, TABLES, Config, Setting, Token
+from aep_relay.config.tables import ARRAYS, ENVIRONMENT, FLAGS, TABLES, Config, Setting, Tail, Token
 from aep_relay.config.tokens import Keeping, check_text, read_file, readable_by_others
 from aep_relay.config.upstreams import Chaining
 from aep_relay.config.values import convert
@@ -56,7 +56,9 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
         name: _build(table, {key: entry for (of, key), entry in given.items() if of == name}, name)
         for name, table in TABLES.items()
     }
-    config = _with_upstreams(_with_tokens(Config(**tables), layers), layers, env)
+    tail = tuple(_build(Tail, given, where) for where, given in layers.arrays.get("tail", ()))
+    config = _with_upstreams(_with_tokens(Config(**tables, tail=tail), layers), layers, env)
+    config = _with_hidden(config, env)
     warnings = config.warnings
     if path is not None and (
         (config.auth.token and given.get(("auth", "token")) is token_of_file is not None)
@@ -102,10 +104,17 @@ def _read_table(path: Path, where: str, table: type, members: object) -> dict[st
     for key, value in members.items():
         if key not in known:
             raise ConfigError(f"{where}.{key}", f"no such setting{_closest(key, known)}")
-        if known[key].metadata.get("path") and isinstance(value, str) and value:
-            value = str(path.parent / value)
+        if known[key].metadata.get("path"):
+            value = _beside(path, value)
         given[key] = _Given(value, f"{where}.{key}")
     return given
+
+
+def _beside(path: Path, value: object) -> object:
+    """Return a path, or an array of them, as seen from the folder of the file at ``path``."""
+    if isinstance(value, list):
+        return [_beside(path, member) for member in value]
+    return str(path.parent / value) if isinstance(value, str) and value else value
 
 
 def read_token(members: Mapping[str, object], where: str) -> Token:
@@ -174,4 +183,17 @@ def _with_upstreams(config: Config, layers: _Layers, env: Mapping[str, str]) -> 
         upstreams=tuple(chaining.upstreams),
         warnings=(*config.warnings, *chaining.warnings),
         secrets=(*config.secrets, *chaining.secrets),
+    )
+
+
+def _with_hidden(config: Config, env: Mapping[str, str]) -> Config:
+    """Return ``config`` with the values of the variables that ``capture.hide_names`` lists among its secrets."""
+    capture = config.capture
+    values = (*capture.hide_values, *(env[name] for name in capture.hide_names if env.get(name)))
+    if not values:
+        return config
+    return replace(
+        config,
+        capture=replace(capture, hide_values=tuple(dict.fromkeys(values))),
+        secrets=(*config.secrets, *values),
     )

@@ -14,19 +14,25 @@ from aep_relay.config.values import (
     SHA256,
     URL,
     host,
+    name,
     one_of,
     origin,
     pattern,
     required,
     secret,
+    secrets,
     setting,
 )
-from aep_relay.hub.limits import Limits
-from aep_relay.protocol.registry import CAPTURES
+from aep_relay.hub.limits import GIB, MIB, Limits
+from aep_relay.protocol.adapter import VENDOR_CATEGORY
+from aep_relay.protocol.registry import CAPTURES, CATEGORIES
 
 GRANTS = ("emit", "consume", "control", "operate")
 """What a token can grant."""
 
+_CEILINGS = tuple(
+    f"{category}={level}" for category in (*sorted(CATEGORIES), VENDOR_CATEGORY) for level in CAPTURES
+)
 _LOOPBACK_ORIGIN = re.compile(r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?")
 
 
@@ -94,6 +100,54 @@ class Cards:
 
 
 @dataclass(frozen=True, slots=True)
+class Capture:
+    """What becomes of content: at the way in by the stdio dialect, and at a ``redacted`` ceiling (AEP-0003 §9)."""
+
+    ceiling: str = setting("metadata", "the most content taken in by the stdio dialect", choices=CAPTURES)
+    categories: tuple[str, ...] = setting(
+        ("attention=redacted",),
+        'other ceilings for single categories, "x" for vendor types',
+        each=one_of(*_CEILINGS),
+    )
+    redact: bool = setting(False, "run the redaction pipeline over what a redacted ceiling lets through")
+    pii: bool = setting(True, "have it hide e-mail addresses and phone numbers as well")
+    hide_names: tuple[str, ...] = setting(
+        (), "variables and keys whose values are secret, here and in Events", each=name
+    )
+    hide_values: tuple[str, ...] = secrets("secrets to hide wherever they stand", each=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where every relayed Event is written: ``{root}/{agent}/{session}.jsonl`` (AEP-0003 §3.1)."""
+
+    root: str | None = setting(None, "folder of the archive; nothing is written without one", path=True)
+    max_open_files: int = setting(256, "files held open at once", minimum=1, maximum=100_000)
+    max_file_bytes: int = setting(
+        256 * MIB, "a file that has grown to this is set aside; 0: never", minimum=0, maximum=1024 * GIB
+    )
+    max_pending_bytes: int = setting(
+        64 * MIB,
+        "waiting for the disk: beyond, debug and info Events are lost first",
+        minimum=MIB,
+        maximum=64 * GIB,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """JSONL files whose lines are taken in as they are written (AEP-0003 §3.1)."""
+
+    patterns: tuple[str, ...] = required(
+        "paths to follow; *, ? and [] match names, ** folders", each=name, least=1, path=True
+    )
+    state: str | None = setting(None, "file that remembers how far each was read", path=True)
+    agent: str | None = setting(
+        None, "who emits the lines of the stdio dialect; absent: whom the source names"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Cors:
     """Which web pages may use the relay."""
 
@@ -137,6 +191,9 @@ class Config:
     auth: Auth = field(default_factory=Auth)
     tokens: tuple[Token, ...] = ()
     cards: Cards = field(default_factory=Cards)
+    capture: Capture = field(default_factory=Capture)
+    archive: Archive = field(default_factory=Archive)
+    tail: tuple[Tail, ...] = ()
     cors: Cors = field(default_factory=Cors)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
@@ -144,7 +201,7 @@ class Config:
     upstreams: tuple[Upstream, ...] = ()
     warnings: tuple[str, ...] = ()
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """Tokens in plain text, as far as they are known: what no log may hold."""
+    """Tokens and listed secrets in plain text, as far as they are known: what no log may hold."""
 
     @property
     def has_tokens(self) -> bool:
@@ -179,14 +236,16 @@ TABLES: Mapping[str, type] = {
     "listen": Listen,
     "auth": Auth,
     "cards": Cards,
+    "capture": Capture,
+    "archive": Archive,
     "cors": Cors,
     "limits": Limits,
     "log": Log,
     "operator": Operator,
 }
 
-ARRAYS: Mapping[str, type] = {"tokens": Token, "upstream": Upstream}
-"""Tables of which there may be several: ``[[tokens]]``, ``[[upstream]]``."""
+ARRAYS: Mapping[str, type] = {"tokens": Token, "upstream": Upstream, "tail": Tail}
+"""Tables of which there may be several: ``[[tokens]]``, ``[[upstream]]``, ``[[tail]]``."""
 
 Setting = tuple[str, str]
 """Table and key."""

@@ -47,6 +47,11 @@ def secret(why: str, **allowed: object) -> Any:
     return field(default=None, repr=False, metadata={"why": why, **allowed})
 
 
+def secrets(why: str, **allowed: object) -> Any:
+    """Declare a setting that is an empty array by default and shown nowhere."""
+    return field(default=(), repr=False, metadata={"why": why, **allowed})
+
+
 def required(why: str, **allowed: object) -> Any:
     """Declare a setting that has to be given."""
     return field(metadata={"why": why, **allowed})
@@ -74,6 +79,13 @@ def pattern(text: str) -> str:
         raise Wrong(
             f'each must be a name of 1 to {MAX_PATTERN_CHARACTERS} characters, "*" for any run of them'
         )
+    return text
+
+
+def name(text: str) -> str:
+    """Return a text that is not empty. Raises ``Wrong``."""
+    if not text or "\0" in text:
+        raise Wrong("each must be a string that is not empty")
     return text
 
 
