@@ -13,8 +13,8 @@ expired: they are closed with the reason (WebSocket code 1008).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
