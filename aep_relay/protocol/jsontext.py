@@ -33,6 +33,9 @@ MAX_INTEGER_DIGITS: Final = 400
 """Enough for every integer that fits an IEEE double. Longer ones are refused: ``1e999999999`` is eleven
 bytes. In a text that is read whole, no number has more digits in a row."""
 
+MAX_VALUES: Final = 1 << 17
+"""Values in one text that is read whole."""
+
 MAX_FRACTIONS: Final = 10_000
 """Numbers with a fraction or an exponent in one text that is read whole: each is judged by itself."""
 
@@ -53,7 +56,7 @@ class JsonError(ValueError):
 
 
 class TooManyParts(JsonError):
-    """The text holds more than ``MAX_CONTAINERS`` or ``MAX_MEMBERS``."""
+    """The text holds more than ``MAX_CONTAINERS``, ``MAX_MEMBERS`` or ``MAX_VALUES``."""
 
 
 def integer(token: str) -> int | None:
@@ -163,12 +166,14 @@ def loads(raw: bytes | str) -> object:
 
     Raises :class:`JsonError` for anything that is not strict JSON in UTF-8, for member names that occur
     twice in one object, for lone surrogates, and for text beyond ``MAX_NESTING_LEVELS``, ``MAX_CONTAINERS``,
-    ``MAX_MEMBERS``, ``MAX_INTEGER_DIGITS`` or ``MAX_FRACTIONS``.
+    ``MAX_MEMBERS``, ``MAX_VALUES``, ``MAX_INTEGER_DIGITS`` or ``MAX_FRACTIONS``.
     """
     try:
         text = raw if isinstance(raw, str) else raw.decode()
         encoded = text.encode()
         check_structure(encoded)
+        if encoded.count(b",") >= MAX_VALUES:
+            _check_count(_marks(encoded, b","), MAX_VALUES - 1, f"more than {MAX_VALUES} values")
         if _has_fractions(encoded):
             # The grammar is msgspec's to judge, whoever builds the values.
             msgspec.json.decode(encoded, type=msgspec.Raw)

@@ -7,8 +7,7 @@ integers from 0 to 2**63 - 1. AEP-0001 §7.1, AEP-0003 §3.3, §5, §7.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from aep_relay.protocol.errors import InvalidFilter, InvalidParameter
 from aep_relay.protocol.jsontext import JsonError, exact_integer, loads
@@ -30,8 +29,7 @@ MAX_EVENT_ID_SESSION_BYTES: Final = 16 << 10
 _LOST_IN_A_HEADER = re.compile("[\0-\x08\x0a-\x1f\x7f]|^[ \t]")
 
 
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
+class ResumePoint(NamedTuple):
     """Deliver what comes strictly after ``position`` in ``session`` (AEP-0003 §7)."""
 
     session: str
@@ -107,12 +105,15 @@ def event_id_prefix(session: str) -> str | None:
 def _point(item: object, index: int) -> ResumePoint:
     if not isinstance(item, dict):
         raise InvalidFilter(f"from: item {index} is not an object")
-    session = item.get("session")
+    session, epoch, seq = item.get("session"), item.get("epoch", 0), item.get("seq")
     if not isinstance(session, str) or not session:
         raise InvalidFilter(f"from: item {index} has no session")
-    return ResumePoint(
-        session, (_count(item.get("epoch", 0), "epoch", index), _count(item.get("seq"), "seq", index))
-    )
+    if not (
+        type(epoch) is int and type(seq) is int and 0 <= epoch <= MAX_POSITION and 0 <= seq <= MAX_POSITION
+    ):
+        # There are thousands in a request, and next to all are as they should be.
+        epoch, seq = _count(epoch, "epoch", index), _count(seq, "seq", index)
+    return ResumePoint(session, (epoch, seq))
 
 
 def _count(value: object, name: str, index: int) -> int:

@@ -17,6 +17,7 @@ from aep_relay.protocol.jsontext import (
     MAX_FRACTIONS,
     MAX_INTEGER_DIGITS,
     MAX_MEMBERS,
+    MAX_VALUES,
     JsonError,
     TooManyParts,
     check_structure,
@@ -223,6 +224,13 @@ def test_fractions_are_bounded_and_counted_outside_strings_only(spelled: str) ->
     assert values[-1] == float(spelled)
     with pytest.raises(JsonError, match="fraction"):
         loads(f"[{','.join([spelled] * (MAX_FRACTIONS + 1))}]")
+
+
+def test_values_are_bounded_and_counted_outside_strings_only() -> None:
+    most = "[" + '",",' * 100 + ",".join(["1"] * (MAX_VALUES - 100)) + "]"
+    assert len(loads(most)) == MAX_VALUES  # type: ignore[arg-type]  # a list
+    with pytest.raises(TooManyParts, match="values"):
+        loads(most[:-1] + ",1]")
 
 
 def test_digits_are_bounded_outside_strings_only() -> None:
