@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
+from aep_relay.bindings.turn import Turn
 from aep_relay.protocol.registry import CAPTURES
 
 if TYPE_CHECKING:
@@ -26,9 +27,19 @@ def health(service: Service, *, authenticated: bool) -> dict[str, object]:
     return document
 
 
-def connections(service: Service) -> dict[str, object]:
-    """Return every live stream and socket with what it declared, emits and consumes."""
-    return {"connections": [_connection(peer) for peer in service.relay.peers.values()]}
+async def connections(service: Service) -> bytes:
+    """Return every live stream and socket with what it declared, emits and consumes, as JSON.
+
+    Others run in between: there may be thousands, each with hundreds of subscriptions.
+    """
+    peers, turn = service.relay.peers, Turn()
+    found: list[bytes] = []
+    for peer in list(peers.values()):
+        if peer.id in peers:
+            found.append(msgspec.json.encode(_connection(peer)))
+        if turn.over:
+            await turn.pass_on()
+    return b'{"connections":[%b]}' % b",".join(found)
 
 
 def _connection(peer: Peer) -> dict[str, object]:
@@ -45,7 +56,7 @@ def _connection(peer: Peer) -> dict[str, object]:
         "subscriptions": [
             {
                 "id": subscription.id,
-                "filter": _filter(subscription.filter.key),
+                "filter": msgspec.Raw(subscription.filter.text.encode()),
                 "capture": None if subscription.ceiling is None else CAPTURES[subscription.ceiling],
                 "replaying": subscription.replay is not None,
             }
@@ -56,8 +67,3 @@ def _connection(peer: Peer) -> dict[str, object]:
         "dropped_events": peer.outbox.dropped_events,
         "queued_bytes": peer.outbox.queued_bytes,
     }
-
-
-def _filter(key: str) -> object:
-    """Return the filter that ``key`` begins with; behind it stands what the token narrows it by."""
-    return json.JSONDecoder().raw_decode(key)[0]

@@ -92,7 +92,7 @@ async def _serve_one(service: Service, wire: Wire, reader: HttpReader, request: 
             raise Status(503, "draining", "this relay is shutting down")
         if request.path == "/events" and request.method == "POST":
             return await _post(service, reader, request)
-        answer = _answer(service, request)
+        answer = await _answer(service, request)
         if answer is None:
             return await _give_away(service, wire, reader, request)
         status, body, headers = answer
@@ -145,7 +145,7 @@ async def _post(service: Service, reader: HttpReader, request: Request) -> bool:
     return keep_alive
 
 
-def _answer(service: Service, request: Request) -> tuple[int, bytes, Headers] | None:
+async def _answer(service: Service, request: Request) -> tuple[int, bytes, Headers] | None:
     """Return status, body and headers, or None for what becomes a stream or a socket."""
     path, method = request.path, request.method
     if path not in METHODS:
@@ -165,7 +165,7 @@ def _answer(service: Service, request: Request) -> tuple[int, bytes, Headers] | 
     if path == "/connections":
         if not service.authority.grants(request).operate and not service.authority.open:
             raise Status(403, "unauthorized", "this token may not operate the relay")
-        return 200, msgspec.json.encode(introspect.connections(service)), headers
+        return 200, await introspect.connections(service), headers
     return None
 
 

@@ -37,6 +37,10 @@ MAX_PREDICATES: Final = 64
 MAX_ELEMENTS: Final = 4096
 """The most elements of all its inclusions together."""
 
+_FILTER_BYTES = 2048
+_VALUE_BYTES = 400
+"""What memory shows a value to cost: itself, in a set, and an entry with its own slots in the index."""
+
 _TEXT_ATTRIBUTES = frozenset({"id", "subject", "source", "agent", "session", "run", "step", "cause"})
 _VOCABULARIES = {"severity": SEVERITY_RANK, "capture": CAPTURE_RANK}
 _FILTERABLE = _TEXT_ATTRIBUTES | _VOCABULARIES.keys() | {"type", "epoch"}
@@ -53,9 +57,23 @@ class Filter:
     of ``prefixes``.
     """
 
-    __slots__ = ("_predicates", "agents", "key", "matches", "prefixes", "sessions", "types")
+    __slots__ = (
+        "_predicates",
+        "agents",
+        "footprint_bytes",
+        "key",
+        "matches",
+        "prefixes",
+        "sessions",
+        "text",
+        "types",
+    )
 
     key: str
+    text: str
+    """The normal form as JSON."""
+    footprint_bytes: int
+    """About how much memory the filter takes, its places in an index included."""
     matches: Predicate
     sessions: frozenset[str] | None
     agents: frozenset[str] | None
@@ -69,7 +87,9 @@ class Filter:
         normal: dict[str, object] = {}
         for name in sorted(members):
             self._add(name, members[name], normal)
-        self.key = json.dumps(normal, ensure_ascii=False)
+        self.key = self.text = json.dumps(normal, ensure_ascii=False)
+        values = sum(len(accepted) for accepted in normal.values() if isinstance(accepted, list))
+        self.footprint_bytes = _FILTER_BYTES + 2 * len(self.text.encode()) + _VALUE_BYTES * values
         self.matches = self.matcher_without(None) or _always
 
     def matcher_without(self, name: Literal["session", "agent", "type"] | None) -> Predicate | None:
@@ -81,6 +101,7 @@ class Filter:
         """Return this filter with one more test, which ``label`` stands for in the key."""
         narrower = Filter({})
         narrower.key = f"{self.key} {label}"
+        narrower.text, narrower.footprint_bytes = self.text, self.footprint_bytes
         narrower.sessions, narrower.agents = self.sessions, self.agents
         narrower.types, narrower.prefixes = self.types, self.prefixes
         narrower._predicates = {**self._predicates, label: test}
