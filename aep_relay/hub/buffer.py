@@ -129,8 +129,12 @@ class SessionBuffer:
             return self._keys[-1]
         return self._arrival
 
-    def evict_oldest(self) -> int:
-        """Evict the oldest entry with its riders and return how many Events went.
+    def holds(self, identity: tuple[str, str]) -> bool:
+        """Say whether an Event of this ``(source, id)`` is held."""
+        return identity in self._ids
+
+    def evict_oldest(self) -> list[Event]:
+        """Evict the oldest entry with its riders and return what went.
 
         When one entry is all that is left, its riders go one at a time, oldest first, before it does.
         """
@@ -139,37 +143,45 @@ class SessionBuffer:
         position = keys[head]
         self._trimmed = False
         if first.position is None:
-            self._forget(head, head + 1)
             self.lost = Lost(position, riders=True)
-            return 1
+            return self._forget(head, head + 1)
         end = head + 1
         while end < len(items) and items[end].position is None:
             end += 1
         if end == len(items) and end > head + 1:
-            self._forget(head + 1, head + 2)
             self._trimmed = True
             self.lost = Lost(position, riders=True)
-            return 1
+            return self._forget(head + 1, head + 2)
         riders = end > head + 1 or (self.lost is not None and self.lost == (position, True))
-        self._forget(head, end)
         self.lost = Lost(position, riders)
-        return end - head
+        return self._forget(head, end)
 
-    def _forget(self, start: int, end: int) -> None:
+    def lose(self, position: Position) -> list[Event]:
+        """Know from now on that what came before ``position`` is gone, and return what went with it."""
+        mark = before(position)
+        if mark is None or (self.lost is not None and self.lost.position >= mark):
+            return []
+        end = bisect_right(self._keys, mark, self._head)
+        self._trimmed = False
+        self.lost = Lost(mark, riders=False)
+        return self._forget(self._head, end) if end > self._head else []
+
+    def _forget(self, start: int, end: int) -> list[Event]:
         items = self._items
-        for event in items[start:end]:
+        gone = items[start:end]
+        for event in gone:
             self._ids.discard(event.key)
             self.size_bytes -= len(event.raw) + ITEM_OVERHEAD_BYTES
         self._evicted_last = items[end - 1].key
         if start != self._head:
             del items[start:end]
             del self._keys[start:end]
-            return
+            return gone
         if end == len(items):
             items.clear()
             self._keys.clear()
             self._head = 0
-            return
+            return gone
         # The front moves by an index, with the list cut now and then: constant cost for each eviction.
         placeholder = items[-1]
         for index in range(start, end):
@@ -179,6 +191,7 @@ class SessionBuffer:
             del items[:end]
             del self._keys[:end]
             self._head = 0
+        return gone
 
     def exhausted(self, position: Position) -> bool:
         """Say whether something after ``position`` was evicted (AEP-0003 §5)."""
@@ -301,3 +314,11 @@ def after_lost(lost: Lost | None) -> Position:
         return (0, 0)
     epoch, seq = lost.position
     return (epoch, seq + 1) if seq < MAX_POSITION else (epoch + 1, 0)
+
+
+def before(position: Position) -> Position | None:
+    """Return the highest position below ``position``; None when there is none."""
+    epoch, seq = position
+    if seq > 0:
+        return (epoch, seq - 1)
+    return (epoch - 1, MAX_POSITION) if epoch > 0 else None

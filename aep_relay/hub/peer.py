@@ -51,6 +51,7 @@ class Peer:
         "accepts",
         "agent",
         "binding",
+        "capabilities",
         "card",
         "claims",
         "closing",
@@ -94,6 +95,8 @@ class Peer:
         """As declared in its hello; None where the binding has none."""
         self.card: dict[str, object] | None = None
         """What the check of its identity card found; None where none is checked."""
+        self.capabilities: dict[str, object] = {}
+        """As declared in its hello."""
         self.agent: str | None = None
         self.instance: object = None
         self.control: object = None

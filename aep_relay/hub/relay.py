@@ -17,13 +17,14 @@ Events enter at ``ingest`` from every binding, chained relays included. Invarian
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
 from aep_relay.hub.catchup import CatchUp
 from aep_relay.hub.claims import Claims
 from aep_relay.hub.delivered import delivered
 from aep_relay.hub.fanout import BACKLOG_COST_BYTES, FanOut
+from aep_relay.hub.feeders import Feeders
 from aep_relay.hub.outbox import Outbox
 from aep_relay.hub.peer import Peer
 from aep_relay.hub.stats import Stats
@@ -32,11 +33,12 @@ from aep_relay.hub.subscriptions import Subscription
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import Refusal
 from aep_relay.protocol.event import Shape
-from aep_relay.protocol.framing import Framing
+from aep_relay.protocol.framing import Framing, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aep_relay.hub.hooks import Tap, Uplink
     from aep_relay.hub.limits import Limits
     from aep_relay.hub.peer import Sink
     from aep_relay.hub.policy import Grants
@@ -46,20 +48,6 @@ if TYPE_CHECKING:
     from aep_relay.protocol.position import Position
 
 SLOW_CONSUMER = "slow-consumer"
-
-
-class Tap(Protocol):
-    """Who is told of every Event taken in."""
-
-    def accepted(self, event: Event, peer: Peer | None) -> None:
-        """Note ``event``, which came from ``peer`` or, a command, went to it. Must neither wait nor fail."""
-
-
-class Uplink(Protocol):
-    """A chained relay that may know a way."""
-
-    def forward(self, event: Event, sender: Peer) -> bool:
-        """Pass a command on whose session nobody here claims; False if this is not the way."""
 
 
 class Relay:
@@ -78,9 +66,14 @@ class Relay:
         self.fanout = FanOut(limits, self.store, self.stats, redact)
         self._catchup = CatchUp(self.store, self.stats, self.fanout)
         self.taps: list[Tap] = []
-        """Who is told of every Event taken in: archives, chained relays."""
+        """Who is told of every Event taken in: chained relays."""
+        self.keepers: list[Callable[[Event], None]] = []
+        """Who is told of every Event that was admitted or is an agent's, and so of none twice: archives."""
         self.uplinks: list[Uplink] = []
         """Who may know a way for a command whose session nobody here claims."""
+        self.departures: list[Callable[[Peer], None]] = []
+        """Who is told of every connection that ends or is ended, at least once."""
+        self.feeders = Feeders(instance)
         self._next_id = 1
         self._behind: dict[Peer, None] = {}
 
@@ -147,6 +140,8 @@ class Relay:
             self._leave_group(peer, subscription)
         peer.subscriptions.clear()
         self.claims.release(peer)
+        for tell in self.departures:
+            tell(peer)
 
     def overflowed(self, peer: Peer) -> None:
         """End a consumer that exceeded its hard limit; it resumes exactly (AEP-0003 §8.4)."""
@@ -197,6 +192,8 @@ class Relay:
             else:
                 stats.admitted_events += 1
         self.fanout.publish(event, key)
+        if key is not None or shape is Shape.AGENT:
+            self._keep(event)
         for tap in self.taps:
             tap.accepted(event, peer)
         return None
@@ -214,8 +211,14 @@ class Relay:
             else:
                 stats.admitted_events += 1
         self.fanout.publish(event, key)
+        if key is not None or event.shape is Shape.AGENT:
+            self._keep(event)
         for tap in self.taps:
             tap.accepted(event, peer)
+
+    def _keep(self, event: Event) -> None:
+        for keep in self.keepers:
+            keep(event)
 
     def _claim(self, event: Event, peer: Peer) -> Refusal | None:
         session = event.session
@@ -251,13 +254,15 @@ class Relay:
 
         False when the target is no more. Whether it may be sent has been decided.
         """
-        if not target.push(frames.text_frame(event.raw)):
+        if not target.push(encode(target.framing, event, event.raw)):
             return False
         self.stats.received_events += 1
         self.stats.received_bytes += len(event.raw)
         self.stats.routed_commands += 1
         key = self.store.admit(event)
         self._publish_beside(event, key, target)
+        if key is not None:
+            self._keep(event)
         for tap in self.taps:
             tap.accepted(event, target)
         return True
@@ -296,10 +301,12 @@ class Relay:
         from_: From = None,
         *,
         ends: bool = False,
+        others: bool = False,
     ) -> Refusal | None:
         """Give ``peer`` a subscription, in place of one with the same id; return why not, None when it has it.
 
-        With ``ends`` it replays what is held and is over then. The caller announces it before it flushes or drains.
+        With ``ends`` it replays what is held and is over then; with ``others`` it replays the sessions that ``from_``
+        does not name as well, whole. The caller announces it before it flushes or drains.
         """
         refusal = self._admissible(peer, id_, from_)
         if refusal is not None:
@@ -318,8 +325,8 @@ class Relay:
         subscription = Subscription(id_, filter_, ceiling, self.fanout.stamp)
         peer.subscriptions[id_] = subscription
         if from_ is not None or ends:
-            subscription.replay, base = replay.plan(self.store, filter_, from_, ends=ends)
-            if grants is not None and from_ == "all":
+            subscription.replay, base = replay.plan(self.store, filter_, from_, ends=ends, others=others)
+            if grants is not None and (others or from_ == "all"):
                 for session in [name for name in subscription.replay.behind if not grants.may_see(name)]:
                     del subscription.replay.behind[session]
             if peer.framing is Framing.WEBSOCKET:

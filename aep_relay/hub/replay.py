@@ -35,8 +35,13 @@ class Replay:
         """``(source, id)`` of commands ahead of a cursor that the consumer was handed as their target."""
 
 
-def plan(store: Store, filter_: Filter, from_: From, *, ends: bool) -> tuple[Replay, dict[str, Position]]:
-    """Return the replay that ``from_`` asks for and the position it names for each session."""
+def plan(
+    store: Store, filter_: Filter, from_: From, *, ends: bool, others: bool = False
+) -> tuple[Replay, dict[str, Position]]:
+    """Return the replay that ``from_`` asks for and the position it names for each session.
+
+    With ``others`` every session that it does not name is replayed whole.
+    """
     base: dict[str, Position] = {}
     behind: dict[str, Cursor] = {}
     if from_ is None or from_ == "all":
@@ -50,6 +55,9 @@ def plan(store: Store, filter_: Filter, from_: From, *, ends: bool) -> tuple[Rep
         for session, position in base.items():
             if filter_.sessions is None or session in filter_.sessions:
                 behind[session] = Cursor(position, after=position)
+        for buffer in _held(store, filter_) if others else ():
+            if buffer.session not in base:
+                behind[buffer.session] = buffer.cursor_at_start()
     if ends:
         for session, cursor in behind.items():
             held = store.get(session)

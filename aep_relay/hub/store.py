@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.buffer import Lost, SessionBuffer, after_lost
+from aep_relay.hub.buffer import Lost, SessionBuffer, after_lost, before
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aep_relay.hub.limits import Limits
     from aep_relay.protocol.event import Event
@@ -23,13 +23,24 @@ if TYPE_CHECKING:
 class Store:
     """The replay buffers by session name, in the order in which they were last written."""
 
-    __slots__ = ("_gone", "_last", "_sessions", "events", "evicted_events", "limits", "size_bytes")
+    __slots__ = (
+        "_gone",
+        "_last",
+        "_sessions",
+        "events",
+        "evicted_events",
+        "limits",
+        "size_bytes",
+        "watchers",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.size_bytes = 0
         self.events = 0
         self.evicted_events = 0
+        self.watchers: list[Callable[[Event], None]] = []
+        """Who is told of each Event that is evicted. Must not change what is held."""
         self._sessions: OrderedDict[str, SessionBuffer] = OrderedDict()
         self._gone: OrderedDict[str, Lost] = OrderedDict()
         self._last: SessionBuffer | None = None
@@ -97,11 +108,18 @@ class Store:
                 self._drop(oldest)
 
     def _evict(self, buffer: SessionBuffer) -> None:
-        before = buffer.size_bytes
-        count = buffer.evict_oldest()
-        self.size_bytes -= before - buffer.size_bytes
-        self.events -= count
-        self.evicted_events += count
+        size_bytes = buffer.size_bytes
+        self._went(buffer, buffer.evict_oldest(), size_bytes)
+
+    def _went(self, buffer: SessionBuffer, gone: list[Event], size_bytes: int) -> None:
+        """Account for ``gone``, evicted from ``buffer``, whose size was ``size_bytes`` before."""
+        self.size_bytes -= size_bytes - buffer.size_bytes
+        self.events -= len(gone)
+        self.evicted_events += len(gone)
+        if self.watchers:
+            for event in gone:
+                for tell in self.watchers:
+                    tell(event)
 
     def _drop(self, buffer: SessionBuffer) -> None:
         session = buffer.session
@@ -109,10 +127,36 @@ class Store:
             self._last = None
         del self._sessions[session]
         if buffer.lost is not None:
-            self._gone[session] = buffer.lost
-            self._gone.move_to_end(session)
-            if len(self._gone) > self.limits.max_evicted_sessions:
-                self._gone.popitem(last=False)
+            self._remember(session, buffer.lost)
+
+    def _remember(self, session: str, lost: Lost) -> None:
+        """Remember what is gone of a session of which nothing is held."""
+        self._gone[session] = lost
+        self._gone.move_to_end(session)
+        if len(self._gone) > self.limits.max_evicted_sessions:
+            self._gone.popitem(last=False)
+
+    def lose(self, session: str, earliest: Position) -> None:
+        """Know from now on that of ``session`` nothing before ``earliest`` can be had, and something was there.
+
+        A relay that this one is fed by has said so. What is held from before is evicted, so that whoever resumes from
+        there is told of the loss (AEP-0003 §5).
+        """
+        buffer = self._sessions.get(session)
+        if buffer is not None:
+            size_bytes = buffer.size_bytes
+            self._went(buffer, buffer.lose(earliest), size_bytes)
+            if not len(buffer):
+                self._drop(buffer)
+            return
+        mark, known = before(earliest), self._gone.get(session)
+        if mark is not None and (known is None or known.position < mark):
+            self._remember(session, Lost(mark, riders=False))
+
+    def holds(self, event: Event) -> bool:
+        """Say whether an Event of the same ``(source, id)`` is held."""
+        buffer = None if event.session is None else self._sessions.get(event.session)
+        return buffer is not None and buffer.holds(event.key)
 
     def lost(self, session: str) -> Lost | None:
         """Return what is gone of ``session``, None when nothing is."""

@@ -78,6 +78,8 @@ class SubscribeRequest:
     ceiling: int | None
     """A capture rank; None for "as received"."""
     from_: list[ResumePoint] | Literal["all"] | None
+    others: bool = False
+    """Whether the sessions that ``from`` does not name are to be replayed whole: what chained relays ask for."""
 
 
 class _Head(msgspec.Struct, gc=False):
@@ -235,7 +237,12 @@ def parse_subscribe(frame: Frame) -> SubscribeRequest:
         ceiling = _ceiling(frame["capture"]) if "capture" in frame else None
     except InvalidFilter as error:
         raise InvalidRequest(error.code, error.detail, id_) from None
-    return SubscribeRequest(id_, filter_, ceiling, from_)
+    return SubscribeRequest(id_, filter_, ceiling, from_, _asks_for_others(frame))
+
+
+def _asks_for_others(frame: Frame) -> bool:
+    experimental = frame.get("experimental")
+    return isinstance(experimental, dict) and experimental.get("others") == "all"
 
 
 def _ceiling(value: object) -> int:

@@ -392,3 +392,12 @@ def test_text_frames_are_read_by_another_implementation(size: int) -> None:
         Frame(Opcode.TEXT, payload, fin=True),
         Frame(Opcode.TEXT, b"next", fin=True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("experimental", "others"),
+    [({"others": "all"}, True), ({"others": True}, False), ({}, False), ([], False), ("all", False)],
+)
+def test_a_chained_relay_asks_for_the_sessions_it_does_not_name(experimental: object, others: bool) -> None:
+    frame: dict[str, object] = {"type": "subscribe", "id": "a", "from": [], "experimental": experimental}
+    assert frames.parse_subscribe(frame).others is others
