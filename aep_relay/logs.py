@@ -28,6 +28,7 @@ LEVELS: Mapping[str, int] = {
 
 MASK = "[masked]"
 MAX_TEXT_CHARACTERS = 2048
+_MARGIN_CHARACTERS = 256
 MAX_DEPTH = 5
 MAX_MEMBERS = 256
 
@@ -127,6 +128,7 @@ class Cleaner:
         given = {secret for secret in secrets if secret}
         spellings = given | {quote(secret, safe="") for secret in given}
         self._secrets = sorted(spellings, key=len, reverse=True)
+        self._margin = max(map(len, self._secrets), default=0) + _MARGIN_CHARACTERS
 
     def __call__(
         self, logger: object, method: str, record: MutableMapping[str, Any]
@@ -135,11 +137,19 @@ class Cleaner:
 
     def text(self, text: str) -> str:
         """``text`` on one line, without secrets, at most about ``MAX_TEXT_CHARACTERS`` long."""
+        length = len(text)
+        cut = length > MAX_TEXT_CHARACTERS + self._margin
+        if cut:
+            # Peers choose how long it is: what is not printed is not searched.
+            text = text[: MAX_TEXT_CHARACTERS + self._margin]
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         text = _SECRETS.sub(lambda found: f"{found[1] or found[2] or found[3]}{MASK}", text)
-        if len(text) > MAX_TEXT_CHARACTERS:
-            text = f"{text[:MAX_TEXT_CHARACTERS]}... ({len(text)} characters)"
+        if cut:
+            # The end may hold the beginning of a secret.
+            text = text[: -self._margin]
+        if cut or len(text) > MAX_TEXT_CHARACTERS:
+            text = f"{text[:MAX_TEXT_CHARACTERS]}... ({length} characters)"
         if text.isprintable():
             return text
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -241,9 +241,21 @@ def test_what_could_forge_a_line_is_escaped(text: str, escaped: str) -> None:
     assert clean({text: text}) == {escaped: escaped}
 
 
+@pytest.mark.parametrize("shift", range(0, 107, 3))
+def test_no_part_of_a_secret_is_left_where_a_long_text_is_cut(shift: int) -> None:
+    secret = "s3cr3t-" + "q" * 100
+    cleaner = Cleaner([secret])
+    found = cleaner.text("." * shift + secret * 100)
+    assert found.startswith("." * shift + MASK)
+    assert "s3c" not in found
+    assert "qq" not in found
+    assert "qq" not in cleaner.text("." * (1990 + shift) + f" authorization: Bearer {'q' * 100_000}")
+
+
 def test_bounds() -> None:
     assert clean("x" * MAX_TEXT_CHARACTERS) == "x" * MAX_TEXT_CHARACTERS
     assert clean("x" * 10_000) == "x" * MAX_TEXT_CHARACTERS + "... (10000 characters)"
+    assert clean("x" * (MAX_TEXT_CHARACTERS + 1)) == "x" * MAX_TEXT_CHARACTERS + "... (2049 characters)"
     assert len(clean(list(range(10_000)))) == MAX_MEMBERS
     assert len(clean(dict.fromkeys(range(10_000)))) == MAX_MEMBERS
     deep: list[object] = []

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAX_TYPE_CACHE = 4096
 """Distinct types whose candidate groups are remembered; types come from outside."""
 
+MAX_CACHED_TYPE_CHARS = 256
+
 GroupKey = tuple[str, int | None]
 
 
@@ -147,9 +149,10 @@ class Index:
         while at >= 0:
             slots.update(self._by_prefix.get(type_[: at + 1], {}))
             at = type_.find(".", at + 1)
-        if len(self._typed) >= MAX_TYPE_CACHE:
-            self._typed.clear()
-        self._typed[type_] = slots
+        if len(type_) <= MAX_CACHED_TYPE_CHARS:
+            if len(self._typed) >= MAX_TYPE_CACHE:
+                self._typed.clear()
+            self._typed[type_] = slots
         return slots
 
 

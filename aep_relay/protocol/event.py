@@ -31,6 +31,9 @@ __all__ = ["BatchDecoder", "Event", "Extension", "Shape", "decode", "decode_batc
 
 DEFAULT_MAX_EVENT_BYTES: Final = 4 << 20
 
+MAX_TYPE_CHARS: Final = 1024
+"""The longest type. Each of its parts may begin what a filter's pattern matches."""
+
 MAX_SESSION_CHARS: Final = 16 << 10
 """The longest session name. It outlives its Events: as a claim, as a position delivered, as one evicted."""
 
@@ -226,6 +229,8 @@ def _check(envelope: Envelope, shape: Shape) -> None:
 
 def _know_type(envelope: Envelope) -> tuple[str, Shape]:
     type_ = envelope.type
+    if len(type_) > MAX_TYPE_CHARS:
+        raise InvalidEvent(f"type is longer than {MAX_TYPE_CHARS} characters", event_id=envelope.id)
     if TYPE.fullmatch(type_) is None:
         raise InvalidEvent(f"type {quoted(type_)} is of no known category or form", event_id=envelope.id)
     if type_.startswith("agent."):
