@@ -28,7 +28,6 @@ LEVELS: Mapping[str, int] = {
 
 MASK = "[masked]"
 MAX_TEXT_CHARACTERS = 2048
-_MARGIN_CHARACTERS = 256
 MAX_DEPTH = 5
 MAX_MEMBERS = 256
 
@@ -128,7 +127,7 @@ class Cleaner:
         given = {secret for secret in secrets if secret}
         spellings = given | {quote(secret, safe="") for secret in given}
         self._secrets = sorted(spellings, key=len, reverse=True)
-        self._margin = max(map(len, self._secrets), default=0) + _MARGIN_CHARACTERS
+        self._longest = max(map(len, self._secrets), default=0)
 
     def __call__(
         self, logger: object, method: str, record: MutableMapping[str, Any]
@@ -138,17 +137,17 @@ class Cleaner:
     def text(self, text: str) -> str:
         """``text`` on one line, without secrets, at most about ``MAX_TEXT_CHARACTERS`` long."""
         length = len(text)
-        cut = length > MAX_TEXT_CHARACTERS + self._margin
-        if cut:
+        searched = MAX_TEXT_CHARACTERS + self._longest
+        if length > searched:
             # Peers choose how long it is: what is not printed is not searched.
-            text = text[: MAX_TEXT_CHARACTERS + self._margin]
+            text = text[:searched]
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         text = _SECRETS.sub(lambda found: f"{found[1] or found[2] or found[3]}{MASK}", text)
-        if cut:
+        if length > searched:
             # The end may hold the beginning of a secret.
-            text = text[: -self._margin]
-        if cut or len(text) > MAX_TEXT_CHARACTERS:
+            text = text[: max(0, len(text) - self._longest)]
+        if length > searched or len(text) > MAX_TEXT_CHARACTERS:
             text = f"{text[:MAX_TEXT_CHARACTERS]}... ({length} characters)"
         if text.isprintable():
             return text
