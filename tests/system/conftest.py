@@ -21,11 +21,11 @@ def run(tmp_path: Path) -> Run:
 
     @contextlib.contextmanager
     def run(
-        config: str = "", *, token: str | None = None, log: str = "info", **env: str
+        config: str = "", *, port: int = 0, token: str | None = None, log: str = "info", **env: str
     ) -> Iterator[Running]:
         auth = "" if token is None else f'[auth]\ntoken = "{token}"\n'
         settings = f'{QUIET}{auth}[log]\nlevel = "{log}"\n{config}'
-        with installed(tmp_path, settings, **env) as relay:
+        with installed(tmp_path, settings, ["--port", str(port)], **env) as relay:
             running = Running(relay, relay.port(), token)
             with running.client:
                 yield running
