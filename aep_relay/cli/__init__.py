@@ -16,7 +16,20 @@ from aep_relay import __version__
 
 # In the order in which help lists them. The module has the command's name with underscores, and holds
 # the click command as ``command``.
-COMMANDS = ("serve", "check-config", "token")
+COMMANDS = (
+    "serve",
+    "check-config",
+    "token",
+    "tail",
+    "emit",
+    "roster",
+    "send",
+    "respond",
+    "cancel",
+    "pause",
+    "resume",
+    "timeline",
+)
 
 
 class _LazyGroup(click.Group):

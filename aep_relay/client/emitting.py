@@ -36,7 +36,7 @@ class BadLine(Refused):
     """The relay refused one Event of a batch; ``index`` counts the batch's Events from 0."""
 
     def __init__(self, refused: Refused, index: int) -> None:
-        super().__init__(refused.code, refused.detail, refused.advice)
+        super().__init__(refused.code, refused.detail, refused.advice, refused.status)
         self.index = index
 
 

@@ -54,9 +54,13 @@ class TimedOut(ClientError):
 
 
 class Refused(ClientError):
-    """The relay, or the agent behind it, said no; ``code`` is the protocol's."""
+    """The relay, or the agent behind it, said no; ``code`` is the protocol's.
 
-    def __init__(self, code: str, detail: str, advice: str | None = None) -> None:
+    ``status`` is HTTP's where it was a request that was refused, else 0.
+    """
+
+    def __init__(self, code: str, detail: str, advice: str | None = None, status: int = 0) -> None:
+        self.status = status
         self.code = safe_text(code, 60)
         self.detail = safe_text(detail)
         text = f"{self.code}: {self.detail}" if self.detail else self.code

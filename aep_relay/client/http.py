@@ -229,9 +229,10 @@ def refusal(response: Response) -> Refused:
     found = body if isinstance(body, dict) else {}
     code, detail = found.get("error"), found.get("detail")
     if isinstance(code, str):
-        return Refused(code, detail if isinstance(detail, str) else "")
+        return Refused(code, detail if isinstance(detail, str) else "", status=response.status)
     return Refused(
         f"HTTP {response.status}",
         "this is not the answer of a relay",
         "check that --relay or AEP_RELAY names a relay, and look at the proxy in front of it, if there is one",
+        response.status,
     )

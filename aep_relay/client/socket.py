@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from aep_relay.client.target import Target
 
-    Frame = dict[str, object]
-    Item = Event | Frame
+Frame = dict[str, object]
+Item = Event | Frame
 
 MAX_MESSAGE_BYTES: Final = 64 << 20
 RECEIVE_BYTES: Final = 64 * 1024
@@ -286,7 +286,7 @@ def _rejection(target: Target, error: ConnectionRejected) -> Refused:
 def only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the one exception of ``group`` that matters: what its nursery's block raised, not what that ended."""
     leaves = list(_leaves(group))
-    for kind in (KeyboardInterrupt, Exception, BaseException):
+    for kind in (KeyboardInterrupt, Exception, SystemExit, BaseException):
         for leaf in leaves:
             if isinstance(leaf, kind):
                 return leaf
