@@ -29,6 +29,9 @@ COMMANDS = (
     "pause",
     "resume",
     "timeline",
+    "validate",
+    "replay",
+    "completion",
 )
 
 
