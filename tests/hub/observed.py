@@ -21,8 +21,6 @@ from tests.hub.build import sink
 from tests.hub.model import BEFORE_ALL, NaiveCursor, NaiveStore, follows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.relay import Relay
     from aep_relay.hub.replay import From
@@ -47,6 +45,8 @@ class Sub:
     replaying: bool = False
     had: set[tuple[str, str]] = field(default_factory=set)
     """Commands it was handed as their target while it was behind."""
+    told: set[str] = field(default_factory=set)
+    """Sessions of which it was told that something is gone."""
     owed: dict[Event, Position | None] = field(default_factory=dict)
     """Events of severity notice and above that it must be sent or told of, with their keys."""
 
@@ -68,7 +68,10 @@ class Entry:
     key: Position | None = None
     """Where its Event stands in the session's history; None where it has no place there."""
     droppable: bool = False
-    dropped: bool = False
+    is_replayed: bool = False
+
+    def is_of(self, session: str) -> bool:
+        return self.event is not None and self.event.session == session
 
     def holds_down(self, position: Position) -> bool:
         """Say whether ``position`` must not be reported while this is unsent."""
@@ -256,7 +259,6 @@ class Consumer:
                 left.popleft()
             else:
                 assert entry.droppable, f"expected {entry.data!r}, came {left[0]!r}"
-                entry.dropped = True
                 self._dropped_events += 1
         return list(left)
 
@@ -304,6 +306,7 @@ class Consumer:
             if left and left[0] == exhausted:
                 self.handed.append(Entry(left.popleft()))
                 cursor.skip_lost(items)
+                sub.told.add(session)
                 for event in [event for event in sub.owed if event.session == session]:
                     if all(item.event is not event for item in items):
                         # It was told.
@@ -316,7 +319,7 @@ class Consumer:
             if not left or left[0] != frame:
                 assert not finished, f"{item.event.id} was not replayed"
                 return False
-            self.handed.append(Entry(left.popleft(), (sub,), item.event, item.key))
+            self.handed.append(Entry(left.popleft(), (sub,), item.event, item.key, is_replayed=True))
             cursor.read_through(item, items)
         return finished
 
@@ -369,53 +372,37 @@ class Consumer:
         assert len(reported) == len(delivered)
         for sub in self.subs.values():
             sessions = {entry.event.session for entry in self.handed + unsent if entry.event is not None}
-            for session in sessions | sub.requested.keys():
+            for session in sessions | sub.requested.keys() | sub.told:
                 position = reported.pop((sub.id, session), None)
                 self._check_position(sub, session or "", position, unsent)
         assert not reported, "positions of which nothing was sent"
 
     def _check_position(self, sub: Sub, session: str, position: Position | None, unsent: list[Entry]) -> None:
-        sent = self._positions(self.handed, sub, session, own=True)
-        if session in sub.requested:
-            sent.append(sub.requested[session])
         cursor = sub.behind.get(session)
-        queued = [entry for entry in unsent if entry.event is not None and entry.event.session == session]
-        if position is not None:
-            for entry in queued:
-                held_down = sub in entry.subs and not entry.droppable
-                assert not (held_down and entry.holds_down(position)), (
-                    f"{position} passes over an unsent Event"
-                )
-            for item in () if cursor is None else cursor.unread:
-                assert not Entry(b"", (sub,), item.event, item.key).holds_down(position), (
-                    "passes over an unread one"
-                )
-        # Subscriptions with the same filter share what holds a position down, so a lower one may be reported.
-        pending = any(same(sub, other) for entry in queued for other in entry.subs) or cursor is not None
-        if not pending:
-            assert position == max(sent, default=None)
-            return
-        bounds = [entry for entry in queued if any(same(sub, other) for other in entry.subs)]
-        fit = [p for p in sent if not any(entry.holds_down(p) for entry in bounds)]
+        sent = [entry for entry in self.handed if sub in entry.subs and entry.is_of(session)]
         if cursor is not None:
-            fit = [
-                p for p in fit if not any(Entry(b"", (), i.event, i.key).holds_down(p) for i in cursor.unread)
+            # What came live while the session was behind need not be told.
+            sent = [entry for entry in sent if entry.is_replayed]
+        positions = positions_of(sent)
+        positions += [sub.requested[session]] if session in sub.requested else []
+        # Subscriptions with the same filter share what holds a position down, so a lower one may be reported.
+        bounds = [e for e in unsent if e.is_of(session) and any(same(sub, other) for other in e.subs)]
+        own_bounds = [entry for entry in bounds if sub in entry.subs and not entry.droppable]
+        if cursor is not None:
+            unread = [Entry(b"", (sub,), item.event, item.key) for item in cursor.unread]
+            bounds += unread
+            own_bounds += unread
+        if position is not None:
+            for entry in own_bounds:
+                assert not entry.holds_down(position), f"{position} passes over {entry.event}"
+        if not bounds and cursor is None and session not in sub.told:
+            shared = [
+                e for e in self.handed if e.is_of(session) and any(same(sub, other) for other in e.subs)
             ]
-            if cursor.overtaken:
-                fit = [p for p in fit if p in sub.requested.values()]
-        if fit:
-            assert position is not None
-            assert position >= max(fit)
-
-    def _positions(self, entries: Iterable[Entry], sub: Sub, session: str, *, own: bool) -> list[Position]:
-        return [
-            entry.event.position
-            for entry in entries
-            if entry.event is not None
-            and entry.event.session == session
-            and entry.event.position is not None
-            and (sub in entry.subs or (not own and any(same(sub, other) for other in entry.subs)))
-        ]
+            assert position in (max(positions, default=None), max(positions_of(shared), default=None))
+            return
+        fit = [p for p in positions if not any(entry.holds_down(p) for entry in bounds)]
+        assert not fit or (position is not None and position >= max(fit))
 
     def _check_resumption(self, delivered: list[dict[str, Any]]) -> None:
         again = Consumer(self.relay, self.store, self.framing, None)
@@ -452,6 +439,10 @@ class Consumer:
                 data for data in told if b"replay-exhausted" in data and json.dumps(session).encode() in data
             ]
             assert said, f"{event.id} was lost and nothing said so"
+
+
+def positions_of(entries: list[Entry]) -> list[Position]:
+    return [e.event.position for e in entries if e.event is not None and e.event.position is not None]
 
 
 def same(one: Sub, other: Sub) -> bool:
