@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import trio
-from trio_websocket import WebSocketConnection, open_websocket
+from trio_websocket import WebSocketConnection, wrap_client_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,9 +92,14 @@ class Running:
     ) -> AsyncIterator[Socket]:
         """Open a WebSocket with trio-websocket and exchange hellos."""
         headers = [(name.encode(), value.encode()) for name, value in self.bearer.items()]
-        async with open_websocket(
-            "127.0.0.1", self.port, "/socket", use_ssl=False, extra_headers=headers, max_message_size=32 << 20
-        ) as connection:
+        # The stream is opened and closed here: trio-websocket forgets it when the other side ends first.
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", self.port) as stream,
+            trio.open_nursery() as nursery,
+        ):
+            connection = await wrap_client_stream(
+                nursery, stream, "127.0.0.1", "/socket", extra_headers=headers, max_message_size=32 << 20
+            )
             socket = Socket(connection)
             await socket.say(
                 {
@@ -106,7 +111,11 @@ class Running:
                 }
             )
             assert (await socket.hear())["type"] == "hello"
-            yield socket
+            try:
+                yield socket
+            finally:
+                with trio.move_on_after(PATIENCE_SECONDS):
+                    await connection.aclose()
 
 
 class Stream:
