@@ -11,6 +11,7 @@ The package in reading order; imports go one way, from the bottom of this list t
 - ``ops``: the operator plane, a Quart-Trio app on an address of its own: health and what is observed.
 - ``config``, ``logs``: what the operator says to the relay, and what it says back.
 - ``process``: what the process asks of the system and of the interpreter.
+- ``systemd``: what the service manager is told.
 - ``reload``: a changed configuration, taken over without a restart.
 - ``daemon``: the composition root: build, start, drain, stop.
 - ``client``: the other end of the data port: HTTP, SSE and WebSocket as the command line speaks them.

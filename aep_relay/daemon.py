@@ -10,16 +10,18 @@ import os
 import random
 import secrets
 import signal
+import socket
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
-from aep_relay import __version__, process
+from aep_relay import __version__, process, systemd
 from aep_relay.bindings import cards, router
 from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
+from aep_relay.config import inheriting, split_bind
 from aep_relay.hub.relay import Relay
 from aep_relay.ops import plane
 from aep_relay.protocol.errors import Refusal
@@ -29,7 +31,6 @@ from aep_relay.transport.deadlines import Deadlines
 from aep_relay.transport.response import refusal
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from aep_relay.config import Config
@@ -54,15 +55,20 @@ async def serve(
     """Run the relay until SIGINT or SIGTERM; return the process's exit code.
 
     On SIGHUP the configuration that ``reread`` returns is taken over. ``task_status`` gets the addresses of the data
-    port once it listens. Raises ``ConfigError`` for files named in ``config`` and ``OSError`` when it cannot listen.
+    port once it listens. Raises ``ConfigError`` for files named in ``config`` and for passed sockets that it does not
+    allow, and ``OSError`` when it cannot listen.
     """
+    manager = systemd.Manager(os.environ)
     inspector = cards.inspector(config.cards)
     limit = process.raise_descriptor_limit()
-    listeners = await _open(config)
+    listeners = sockets.open_inherited(os.environ)
+    hosts = tuple(sock.getsockname()[0] for sock in listeners if sock.family != socket.AF_UNIX)
+    config = inheriting(config, hosts)
+    listeners = listeners or await _open(config)
     relay = Relay(config.limits, instance=secrets.token_hex(8))
     service = Service(config, relay, Authority(config.auth, config.tokens), Deadlines())
     service.inspector = inspector
-    reloader = Reloader(service, reread or (lambda: config))
+    reloader = Reloader(service, lambda: inheriting(reread(), hosts) if reread else config)
     with trio.open_signal_receiver(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as background:
             _start_watching(background, service)
@@ -79,10 +85,12 @@ async def serve(
                         token=not service.authority.open,
                         descriptors=limit,
                     )
+                    background.start_soon(_report, manager, service, reloader)
                     task_status.started(addresses)
                     await _until_told_to_end(signals, reloader)
                     background.start_soon(_force, signals)
                     service.draining = True
+                    manager.stopping(_status(service))
                     accepting.cancel_scope.cancel()
                 connections.cancel_scope.deadline = trio.current_time() + service.limits.drain_timeout_seconds
                 await drain(service)
@@ -101,6 +109,29 @@ def _start_watching(background: trio.Nursery, service: Service) -> None:
     background.start_soon(plane.run, service)
 
 
+async def _report(manager: systemd.Manager, service: Service, reloader: Reloader) -> None:
+    """Tell the service manager how the relay is, as long as it runs."""
+    refused = False
+
+    def status() -> str:
+        return f"{_status(service)}{'; the configuration read last was refused' if refused else ''}"
+
+    def reloaded(done: bool) -> None:
+        nonlocal refused
+        refused = not done
+        manager.ready(status())
+
+    reloader.begins, reloader.ends = manager.reloading, reloaded
+    manager.ready(status())
+    await manager.beat(status)
+
+
+def _status(service: Service) -> str:
+    addresses = ", ".join(_text(address) for address in service.addresses)
+    doing = "draining" if service.draining else f"listening on {addresses}"
+    return f"{doing}; {service.open_connections} connections, {len(service.relay.store)} sessions held"
+
+
 async def _until_told_to_end(signals: AsyncIterator[int], reloader: Reloader) -> None:
     async for number in signals:
         if number != signal.SIGHUP:
@@ -115,8 +146,14 @@ async def _open(config: Config) -> list[socket.socket]:
     try:
         if listen.host is not None:
             listeners += await sockets.open_tcp(listen.host, listen.port)
-        if listen.unix is not None:
-            listeners.append(sockets.open_unix(listen.unix, listen.unix_mode))
+        paths = [] if listen.unix is None else [listen.unix]
+        for place in map(split_bind, listen.also):
+            if isinstance(place, tuple):
+                listeners += await sockets.open_tcp(*place)
+            elif place is not None:
+                paths.append(place)
+        for path in paths:
+            listeners.append(sockets.open_unix(path, listen.unix_mode, owner=listen.unix_owner))
     except OSError:
         for sock in listeners:
             sock.close()

@@ -51,6 +51,9 @@ class Reloader:
         self._reread = reread
         self._asked = trio.Event()
         self._endings: list[Ending] = []
+        self.begins: Callable[[], None] = lambda: None
+        """Told of each re-reading before it begins, as ``ends`` is when it is over."""
+        self.ends: Callable[[bool], None] = lambda done: None
         self._parts: list[Prepare] = []
         self._live: set[str] = set()
         self.add(self._prepare_bindings, "auth", "tokens", "cards", "cors", "limits")
@@ -75,7 +78,8 @@ class Reloader:
         while True:
             await self._asked.wait()
             self._asked = trio.Event()
-            await self.reload()
+            self.begins()
+            self.ends(await self.reload())
 
     async def reload(self) -> bool:
         """Re-read the configuration once; False when it can't be used and nothing was changed."""

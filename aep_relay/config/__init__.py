@@ -12,8 +12,9 @@ a setting can be absent; an environment variable that is empty counts as not set
 
 from __future__ import annotations
 
-from aep_relay.config.checks import check
+from aep_relay.config.checks import check, inheriting
 from aep_relay.config.errors import ConfigError
+from aep_relay.config.hosts import split_bind
 from aep_relay.config.reading import load
 from aep_relay.config.tables import (
     ARRAYS,
@@ -53,5 +54,7 @@ __all__ = [
     "Token",
     "Upstream",
     "check",
+    "inheriting",
     "load",
+    "split_bind",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aep_relay.config.capturing import redactor
 from aep_relay.config.errors import ConfigError
-from aep_relay.config.hosts import is_loopback
+from aep_relay.config.hosts import is_loopback, split_bind
 
 if TYPE_CHECKING:
     from aep_relay.config.tables import Config
@@ -45,7 +46,7 @@ def _check_limits(limits: Limits) -> None:
 
 def _check_listeners(config: Config) -> None:
     listen, operator = config.listen, config.operator
-    if listen.host is None and listen.unix is None:
+    if listen.host is None and listen.unix is None and not listen.also:
         raise ConfigError("listen.host", "nothing to listen on: set listen.host or listen.unix")
     if operator.enabled and operator.host is None and operator.unix is None:
         raise ConfigError(
@@ -56,14 +57,14 @@ def _check_listeners(config: Config) -> None:
 def _check_exposure(config: Config) -> list[str]:
     """Refuse to be open to the network (AEP-0003 §8.1); returns warnings."""
     auth, operator = config.auth, config.operator
-    bound = {"listen.host": config.listen.host, "operator.host": operator.host if operator.enabled else None}
-    exposed = {where: host for where, host in bound.items() if host is not None and not is_loopback(host)}
+    bound = [*_bound(config), ("operator.host", operator.host if operator.enabled else None)]
+    exposed = [(where, host) for where, host in bound if host is not None and not is_loopback(host)]
     if auth.behind_tls_proxy and not config.has_tokens:
         raise ConfigError(
             "auth.behind_tls_proxy",
             f"a relay that others reach through a proxy needs a token: {_HOW_TO_SET_A_TOKEN}",
         )
-    for where, host in exposed.items():
+    for where, host in exposed:
         if not config.has_tokens:
             raise ConfigError(
                 where,
@@ -80,3 +81,20 @@ def _check_exposure(config: Config) -> list[str]:
     if exposed and not auth.behind_tls_proxy:
         return ["auth.allow_plain_http is set: the token and all Events cross the network in clear text"]
     return []
+
+
+def _bound(config: Config) -> list[tuple[str, str | None]]:
+    """Return the hosts of the data port's TCP addresses, each with what put it there."""
+    if config.inherited:
+        return [("inherited socket", host) for host in config.inherited]
+    also = [split_bind(text) for text in config.listen.also]
+    return [
+        ("listen.host", config.listen.host),
+        *(("listen.also", place[0]) for place in also if isinstance(place, tuple)),
+    ]
+
+
+def inheriting(config: Config, hosts: tuple[str, ...]) -> Config:
+    """Return ``config`` for a relay that was passed sockets bound to ``hosts``. Raises ``ConfigError``."""
+    config = replace(config, inherited=hosts)
+    return replace(config, warnings=tuple(dict.fromkeys((*config.warnings, *check(config)))))

@@ -11,8 +11,10 @@ from aep_relay.config.hosts import host_name, is_loopback
 from aep_relay.config.upstreams import Upstream, network
 from aep_relay.config.values import (
     NAME,
+    OWNER,
     SHA256,
     URL,
+    bind,
     host,
     name,
     one_of,
@@ -44,6 +46,8 @@ class Listen:
     port: int = setting(8787, "TCP port; 0 lets the system choose", minimum=0, maximum=65535)
     unix: str | None = setting(None, "path of a unix socket to listen on as well", path=True)
     unix_mode: int = setting(0o600, "who may connect to the unix socket", minimum=0, maximum=0o777)
+    unix_owner: str | None = setting(None, "user and group it belongs to", form=OWNER)
+    also: tuple[str, ...] = setting((), "further places to listen", each=bind)
     trusted_proxies: tuple[str, ...] = setting(
         (), 'addresses and networks of proxies whose word on who asks is taken, "unix" too', each=network
     )
@@ -200,6 +204,8 @@ class Config:
     operator: Operator = field(default_factory=Operator)
     upstreams: tuple[Upstream, ...] = ()
     warnings: tuple[str, ...] = ()
+    inherited: tuple[str, ...] = field(default=(), compare=False)
+    """Addresses of the TCP sockets that were passed on start; if there are any, they are listened on instead."""
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Tokens and listed secrets in plain text, as far as they are known: what no log may hold."""
 

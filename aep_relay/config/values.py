@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, NewType
 
 from aep_relay.config.errors import Wrong
+from aep_relay.config.hosts import split_bind
 from aep_relay.protocol import filters
 from aep_relay.protocol.errors import InvalidFilter
 
@@ -33,6 +34,10 @@ URL = (
 NAME = (
     re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"),
     "must be 1 to 64 letters, digits, dots, hyphens or underscores",
+)
+OWNER = (
+    re.compile(r"[a-z_0-9][A-Za-z0-9._-]*\$?(:[a-z_0-9][A-Za-z0-9._-]*)?|:[a-z_0-9][A-Za-z0-9._-]*"),
+    'must be a user, "user:group" or ":group"',
 )
 SHA256 = (re.compile(r"[0-9A-Fa-f]{64}"), "must be a SHA-256 hash: 64 hexadecimal digits")
 
@@ -71,6 +76,13 @@ def host(text: str) -> str:
     if not _HOST.fullmatch(text):
         raise Wrong('each must be "*" or a name or address such as "relay.example.org", without a port')
     return f"[{text.strip('[]')}]" if ":" in text else text
+
+
+def bind(text: str) -> str:
+    """Return a place to listen. Raises ``Wrong``."""
+    if split_bind(text) is None:
+        raise Wrong('each must be such as "10.0.0.5:8787", "[::1]:8787" or "unix:/run/aep-relay.sock"')
+    return text
 
 
 def pattern(text: str) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import grp
 import os
+import pwd
 import socket
 import stat
 import time
@@ -58,13 +60,17 @@ async def open_tcp(host: str, port: int, *, backlog: int = BACKLOG) -> list[sock
     raise AssertionError("at least one attempt")
 
 
-def open_unix(path: str, mode: int = 0o600, *, backlog: int = BACKLOG) -> socket.socket:
+def open_unix(
+    path: str, mode: int = 0o600, *, owner: str | None = None, backlog: int = BACKLOG
+) -> socket.socket:
     """Return a socket that listens at ``path``, with permissions ``mode``; closing it removes the path.
 
-    Raises ``OSError``: EADDRINUSE if somebody listens there, EEXIST if there is something that is no socket.
+    ``owner`` is a user, ``user:group`` or ``:group``. Raises ``OSError``: EADDRINUSE if somebody listens there,
+    EEXIST if there is something that is no socket, EINVAL if there is no such user or group.
     """
     if "\0" in path:
         raise OSError(errno.EINVAL, "not a path", path)
+    user, group = _identities(owner or "")
     with _locked(os.path.dirname(path) or "."):
         _remove_stale(path)
         listener = _UnixListener(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -75,6 +81,8 @@ def open_unix(path: str, mode: int = 0o600, *, backlog: int = BACKLOG) -> socket
                 raise _at(error, path) from error
             listener.own(path)
             # As long as nobody listens, nobody can connect, whatever the umask has left.
+            if owner is not None:
+                _give(path, user, group)
             os.chmod(path, mode)
             listener.listen(backlog)
             listener.setblocking(False)
@@ -239,6 +247,22 @@ def _remove_stale(path: str) -> None:
             # A full queue, or no permission to ask: somebody may well be there.
             pass
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
+
+
+def _identities(owner: str) -> tuple[int, int]:
+    """Return the numbers of a user and a group; -1 for the one that is not named."""
+    user, _, group = owner.partition(":")
+    try:
+        return (pwd.getpwnam(user).pw_uid if user else -1, grp.getgrnam(group).gr_gid if group else -1)
+    except KeyError as error:
+        raise OSError(errno.EINVAL, "no such user or group", owner) from error
+
+
+def _give(path: str, user: int, group: int) -> None:
+    try:
+        os.chown(path, user, group)
+    except OSError as error:
+        raise _at(error, path) from error
 
 
 @contextlib.contextmanager

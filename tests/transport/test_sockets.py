@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import socket
 import stat
 import threading
@@ -185,6 +186,25 @@ def test_nobody_can_connect_before_the_mode_is_set(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "chmod", chmod)
     with open_unix(str(path)):
         assert tried == [errno.ECONNREFUSED]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize(
+    ("owner", "given"),
+    [("nobody", (True, False)), ("nobody:nogroup", (True, True)), (":nogroup", (False, True))],
+)
+def test_a_unix_socket_is_given_to_its_owner(owner: str, given: tuple[bool, bool], tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    with open_unix(str(tmp_path / "relay.sock"), owner=owner):
+        status = (tmp_path / "relay.sock").lstat()
+        assert (status.st_uid == nobody.pw_uid, status.st_gid == nobody.pw_gid) == given
+
+
+@pytest.mark.parametrize("owner", ["no-such-user", "root:no-such-group"])
+def test_an_owner_that_is_none_is_named(owner: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=owner):
+        open_unix(str(tmp_path / "relay.sock"), owner=owner)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stale_unix_socket_is_replaced(tmp_path: Path) -> None:
