@@ -5,6 +5,7 @@ Every error body is JSON with ``error`` and ``detail``, and carries the cross-or
 
 from __future__ import annotations
 
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -160,6 +161,8 @@ async def _answer(service: Service, request: Request) -> tuple[int, bytes, Heade
     if path in ("/events", "/.well-known/aep"):
         return 200, service.discovery, headers
     if path == "/healthz":
+        # By which a client can tell how far its clock is off (RFC 9110 §6.6.1).
+        headers.append(("Date", formatdate(usegmt=True)))
         document = introspect.health(service, authenticated=_is_authenticated(service, request))
         return (200 if document["ok"] else 503), msgspec.json.encode(document), headers
     if path == "/connections":

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -165,6 +167,12 @@ async def test_health(token: str | None, autojump_clock: trio.testing.MockClock)
         bare = (await relay.ask("GET", "/healthz")).json
         assert (bare == {"ok": True}) == (token is not None)
         assert bare["ok"]
+
+
+async def test_health_tells_the_time() -> None:
+    async with serving() as relay:
+        told = parsedate_to_datetime((await relay.ask("GET", "/healthz")).headers["date"])
+    assert abs((datetime.now(UTC) - told).total_seconds()) < 60
 
 
 async def test_connections_are_itemised() -> None:
