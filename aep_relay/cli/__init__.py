@@ -31,6 +31,7 @@ COMMANDS = (
     "timeline",
     "validate",
     "replay",
+    "doctor",
     "completion",
 )
 
