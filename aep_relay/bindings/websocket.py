@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 FEED_BYTES = 8 * 1024
 """So much is parsed at once: of the smallest frames, that is some milliseconds' worth."""
 
+_CLOSE = b"\x88"
+_PONG = 0x8A
+"""How the relay's own control frames begin (RFC 6455 §5.2)."""
+
 _REASONS = {CloseCode.MESSAGE_TOO_BIG: "message-too-big"}
 """Why the core fails a connection, where it is not that the peer broke RFC 6455."""
 
@@ -55,13 +59,15 @@ _REASONS = {CloseCode.MESSAGE_TOO_BIG: "message-too-big"}
 class Socket(Connection):
     """One WebSocket connection."""
 
-    __slots__ = ("_hurried", "_parts", "_pause", "_pause_seconds", "hello", "protocol")
+    __slots__ = ("_close", "_hurried", "_parts", "_pause", "_pause_seconds", "_pongs", "hello", "protocol")
 
     def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, protocol: ServerProtocol) -> None:
         super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
         self.protocol = protocol
         self.hello: Hello | None = None
         self._parts: bytearray | None = None
+        self._pongs: list[bytes] = []
+        self._close = b""
         self._pause: trio.CancelScope | None = None
         self._pause_seconds = 0.0
         self._hurried = False
@@ -122,22 +128,26 @@ class Socket(Connection):
                     # However small the frames, and whatever each of them asks for.
                     await service.flush()
                     await turn.pass_on()
+            self._reply()
+            self._keep_close()
             if protocol.parser_exc is not None and self.close_reason is None:
                 code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
                 self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
-            self._reply()
             await service.flush()
             if self.close_reason is not None or protocol.close_rcvd is not None:
                 return
 
     def _reply(self) -> None:
-        """Send what RFC 6455 owes the peer: pongs."""
-        protocol = self.protocol
-        # The answer to a close frame is the farewell: nothing may follow it.
-        if self.close_reason is None and protocol.close_rcvd is None:
-            replies = b"".join(protocol.data_to_send())
-            if replies:
-                self.peer.push(replies)
+        """Send the pongs that RFC 6455 owes the peer, ahead of the answers to what came behind its pings."""
+        if self._pongs:
+            replies, self._pongs = b"".join(self._pongs), []
+            self.peer.push(replies)
+
+    def _keep_close(self) -> None:
+        """Keep the close frame that the core sends, if it does: it is the farewell, and nothing may follow it."""
+        for data in self.protocol.data_to_send():
+            if data.startswith(_CLOSE):
+                self._close = data
 
     async def _keep_to_rate(self) -> None:
         """Take nothing more in until the token allows another Event; what the peer sends waits in its socket."""
@@ -159,6 +169,11 @@ class Socket(Connection):
 
     def _frame(self, frame: Frame) -> None:
         opcode = frame.opcode
+        if opcode is Opcode.PING:
+            # In order with everything else, which the core, that would answer by itself, does not know of.
+            self._pongs.append(bytes((_PONG, len(frame.data))) + frame.data)
+            return
+        self._reply()
         if opcode is Opcode.TEXT:
             if frame.fin:
                 self._text(bytes(frame.data))
@@ -319,7 +334,8 @@ class Socket(Connection):
         """Return the close frame this side still owes the peer."""
         if self.protocol.state is OPEN:
             self.protocol.send_close(self.close_code, self.close_reason or "")
-        return b"".join(self.protocol.data_to_send())
+        self._keep_close()
+        return self._close
 
 
 _HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {
