@@ -22,7 +22,9 @@ from aep_relay.bindings import cards, router
 from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
 from aep_relay.config import inheriting, split_bind
+from aep_relay.config.capturing import redactor
 from aep_relay.hub.relay import Relay
+from aep_relay.journal.wiring import Journal
 from aep_relay.ops import plane
 from aep_relay.protocol.errors import Refusal
 from aep_relay.reload import Reloader, watch_expiry
@@ -65,13 +67,18 @@ async def serve(
     hosts = tuple(sock.getsockname()[0] for sock in listeners if sock.family != socket.AF_UNIX)
     config = inheriting(config, hosts)
     listeners = listeners or await _open(config)
-    relay = Relay(config.limits, instance=secrets.token_hex(8))
+    redact = redactor(config.capture)
+    relay = Relay(config.limits, instance=secrets.token_hex(8), redact=redact)
     service = Service(config, relay, Authority(config.auth, config.tokens), Deadlines())
     service.inspector = inspector
+    journal = Journal(config, relay, service.flush)
+    service.counts = journal.counts
     reloader = Reloader(service, lambda: inheriting(reread(), hosts) if reread else config)
     with trio.open_signal_receiver(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as background:
             _start_watching(background, service)
+            for task in journal.tasks:
+                background.start_soon(task)
             background.start_soon(reloader.run)
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:

@@ -42,6 +42,8 @@ class Service:
         """What else has to hold for the relay to be ready: by name, what answers why not, or None."""
         self.links: Callable[[], list[dict[str, object]]] = list
         """Tells the state of every upstream link."""
+        self.counts: Callable[[], dict[str, tuple[str, int]]] = dict
+        """Tells what else is counted: by metric name, what it is and how much."""
         self.own_origins: set[str] = set()
         """Origins of the dashboard, which may use the data port whatever ``cors.allowed_origins`` says."""
         self.started_at = trio.current_time()

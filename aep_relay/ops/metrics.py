@@ -77,6 +77,8 @@ class RelayCollector(Collector):
         yield _counters("refusals", "Refused commands and requests", "code", stats.refusals)
         yield _counters("disconnects", "Connections the relay ended", "reason", stats.disconnects)
         yield _counter("connections_opened", "Streams and sockets opened", stats.connections_total)
+        for name, (text, count) in self._observer.service.counts().items():
+            yield _counter(name, text, count)
 
     def _connections(self) -> Iterator[Metric]:
         relay, found = self._observer.service.relay, self.tally

@@ -40,6 +40,10 @@ class Observed(Protocol):
         """Tells of every upstream link its ``name``, ``kind``, ``state`` ("up" if it is), ``url`` and ``detail``."""
 
     @property
+    def counts(self) -> Callable[[], dict[str, tuple[str, int]]]:
+        """Tells what else is counted: by metric name, what it is and how much."""
+
+    @property
     def addresses(self) -> Sequence[object]:
         """Where the data port listens, as ``getsockname`` tells it; empty until it does."""
 

@@ -62,6 +62,7 @@ class Observation:
     addresses: list[object] = field(default_factory=lambda: [("127.0.0.1", 8787)])
     checks: dict[str, Callable[[], str | None]] = field(default_factory=dict)
     links: Callable[[], list[dict[str, object]]] = list
+    counts: Callable[[], dict[str, tuple[str, int]]] = dict
     own_origins: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -103,7 +104,10 @@ def ingest(relay: Relay, *raws: bytes) -> None:
 
 def relay_with_everything() -> Observation:
     """A relay of which every metric has at least one value."""
-    service = Observation(links=lambda: [{"name": "hub", "kind": "push", "state": "up"}])
+    service = Observation(
+        links=lambda: [{"name": "hub", "kind": "push", "state": "up"}],
+        counts=lambda: {"archive_events_lost": ("Events that the archive's disk did not take in time", 3)},
+    )
     consumer(service.relay)
     ingest(service.relay, event(1), event(2))
     service.relay.stats.refused("no-route")
