@@ -13,15 +13,16 @@ from aep_relay.config import ConfigError, load
 
 
 @click.command("check-config")
+@click.option("--token-file", metavar="FILE", help="As for serve.")
 @click.argument("file", type=click.Path(path_type=Path))
-def command(file: Path) -> None:
+def command(file: Path, token_file: str | None) -> None:
     """Check FILE, together with the AEP_ variables of this environment.
 
-    Exits with 0 if `aep-relay serve --config FILE` would accept it, else with 2 and the first thing that is
-    wrong. Warnings don't change the exit code.
+    Exits with 0 if `aep-relay serve --config FILE` would accept it with the same options, else with 2 and the
+    first thing that is wrong. Warnings don't change the exit code.
     """
     try:
-        config = load(file, os.environ, {})
+        config = load(file, os.environ, {"--token-file": token_file})
         cards.inspector(config.cards)
     except ConfigError as error:
         fail(error)
