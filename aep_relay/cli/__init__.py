@@ -32,6 +32,7 @@ COMMANDS = (
     "validate",
     "replay",
     "doctor",
+    "tail-files",
     "completion",
 )
 

@@ -1,0 +1,66 @@
+"""``aep-relay tail-files``: JSONL files, as they are written, into a relay."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from aep_relay.cli.support import exits
+from aep_relay.cli.support.options import Common, relay_options
+from aep_relay.protocol.registry import CAPTURES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command("tail-files", epilog=exits.EPILOG)
+@click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
+@click.option("--state", metavar="FILE", type=click.Path(), help="Remember there how far each file was read.")
+@click.option("--agent", metavar="NAME", help="Who emits lines of the stdio dialect.  [else whom they name]")
+@click.option("--ceiling", type=click.Choice(CAPTURES), default="metadata", show_default=True,
+              help="The most content that lines of the stdio dialect bring in.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Send what is there and end.")
+@relay_options
+def command(
+    common: Common, patterns: Sequence[str], state: str | None, agent: str | None, ceiling: str, once: bool
+) -> None:
+    """Follow the files that match each PATTERN and send their Events to the relay, until a signal ends it.
+
+    Files are read from their start, and followed through rotation, truncation and replacement; new ones are found. *,
+    ? and [] match within a name, ** matches folders: put patterns in quotes. With --state it goes on where it was.
+    Lines with aep_version are of the stdio dialect, and are mapped. A line that is no Event is reported and left out.
+
+    \b
+    Examples:
+      aep-relay tail-files '/var/log/agents/**/*.jsonl' --state /var/lib/agents.state
+      aep-relay tail-files session.jsonl --once
+    """
+    from aep_relay import logs
+    from aep_relay.cli.support.shipping import Shipper
+    from aep_relay.config import Capture
+    from aep_relay.config.capturing import adapter
+    from aep_relay.hub.limits import Limits
+    from aep_relay.journal.following import Reading
+    from aep_relay.journal.tail import Tail
+
+    output = common.output()
+    target = common.target()
+    logs.configure("info", "auto", sys.stderr, [target.token] if target.token else [])
+    max_event_bytes = Limits().max_event_bytes
+    reading = Reading(agent, adapter(Capture(ceiling=ceiling)), max_event_bytes)
+    tail = Tail([os.path.abspath(each) for each in patterns], state, max_line_bytes=max_event_bytes)
+    shipper = Shipper(target, reading)
+    exits.run(lambda: shipper.once(tail) if once else shipper.follow(tail))
+    refused = reading.refused_lines + reading.skipped_lines
+    if output.json:
+        output.document({"accepted": shipper.accepted, "refused": refused})
+    else:
+        output.line(
+            f"{shipper.accepted} Events accepted" + (f", {refused} lines left out" if refused else "")
+        )
+    if refused:
+        output.flush()
+        exits.end(exits.REFUSED, f"{refused} lines were left out")
