@@ -1,8 +1,9 @@
 """The command line: one module per command, imported when its command is used.
 
 Importing a server's libraries takes longer than most commands run, so the group only knows the commands'
-names. Exit codes: 0 done, 2 for what the operator has to put right (usage, configuration, an address that
-can't be had), with one line on standard error.
+names, and what the commands share is in ``support``. Exit codes: 0 done, 2 for what has to be put right here (usage,
+configuration, an address that can't be had), with one line on standard error; commands that talk to a relay know
+more of them, see ``support.exits``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ COMMANDS = (
     "validate",
     "replay",
     "doctor",
+    "demo",
     "tail-files",
     "completion",
 )
@@ -52,7 +54,19 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aep-relay", message="%(prog)s %(version)s")
 def main() -> None:
-    """A relay for the Agent Event Protocol."""
+    """A relay for the Agent Event Protocol, and what to do with one. `demo` is the shortest way to see it all.
+
+    Commands that talk to a relay find it by --relay or AEP_RELAY, and their token by --token-file or AEP_TOKEN.
+
+    \b
+    Exit codes:
+      0    done
+      2    usage, or a configuration that has to be put right
+      3    refused, with the reason on standard error
+      4    timed out
+      5    unreachable
+      130  interrupted
+    """
 
 
 def fail(message: object) -> NoReturn:

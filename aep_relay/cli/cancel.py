@@ -8,7 +8,7 @@ from aep_relay.cli.support import exits
 from aep_relay.cli.support.commands import Sending, sending_options, session_argument
 
 
-@click.command("cancel", epilog=exits.EPILOG)
+@click.command("cancel", short_help="Stop an agent's run or session.", epilog=exits.EPILOG)
 @session_argument
 @click.option(
     "--scope",

@@ -11,7 +11,7 @@ PROGRAM = "aep-relay"
 VARIABLE = "_AEP_RELAY_COMPLETE"
 
 
-@click.command("completion")
+@click.command("completion", short_help="Complete commands in the shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Write what SHELL needs to complete commands, options, Event types and the names of live sessions.

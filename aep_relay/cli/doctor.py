@@ -13,7 +13,7 @@ DASHBOARD = "http://localhost:8788"
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 
 
-@click.command("doctor", epilog=exits.EPILOG)
+@click.command("doctor", short_help="Find what is wrong on the way to a relay.", epilog=exits.EPILOG)
 @click.option(
     "--origin",
     default=DASHBOARD,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aep_relay.protocol.event import Event
 
 
-@click.command("emit", epilog=exits.EPILOG)
+@click.command("emit", short_help="Send Events.", epilog=exits.EPILOG)
 @click.argument("file", required=False, type=click.Path(allow_dash=True))
 @click.option(
     "--type", "type_", metavar="TYPE", shell_complete=complete_type, help="Emit one Event of this type."

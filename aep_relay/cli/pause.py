@@ -8,7 +8,7 @@ from aep_relay.cli.support import exits
 from aep_relay.cli.support.commands import Sending, sending_options, session_argument
 
 
-@click.command("pause", epilog=exits.EPILOG)
+@click.command("pause", short_help="Have an agent pause.", epilog=exits.EPILOG)
 @session_argument
 @click.option("--run", metavar="NAME", help="The run it is about.")
 @sending_options

@@ -22,7 +22,7 @@ def _speed(ctx: click.Context, param: click.Parameter, text: str) -> float:
     return speed
 
 
-@click.command("replay", epilog=exits.EPILOG)
+@click.command("replay", short_help="Emit a recording again, as new sessions.", epilog=exits.EPILOG)
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--speed", default="1", show_default=True, metavar="N", callback=_speed,
               help="How many times as fast as it was recorded, or max for at once.")  # fmt: skip

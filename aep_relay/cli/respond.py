@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from aep_relay.cli.support.questions import Question
 
 
-@click.command("respond", epilog=exits.EPILOG)
+@click.command("respond", short_help="Answer what an agent asks.", epilog=exits.EPILOG)
 @session_argument
 @click.argument("question", required=False)
 @click.option("--option", metavar="ID", help="Choose the option of this id.")

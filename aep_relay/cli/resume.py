@@ -8,7 +8,7 @@ from aep_relay.cli.support import exits
 from aep_relay.cli.support.commands import Sending, sending_options, session_argument
 
 
-@click.command("resume", epilog=exits.EPILOG)
+@click.command("resume", short_help="Have an agent go on.", epilog=exits.EPILOG)
 @session_argument
 @click.option("--run", metavar="NAME", help="The run it is about.")
 @sending_options

@@ -11,7 +11,7 @@ from aep_relay.cli.support.options import Common, relay_options
 from aep_relay.cli.support.output import Cell, Output
 
 
-@click.command("roster", epilog=exits.EPILOG)
+@click.command("roster", short_help="List who can be commanded.", epilog=exits.EPILOG)
 @relay_options
 def command(common: Common) -> None:
     """List the sessions that live connections claim, and what commands each accepts.

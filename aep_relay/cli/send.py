@@ -14,7 +14,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return [name for name in sorted(COMMAND_TYPES) if name.startswith(incomplete)]
 
 
-@click.command("send", epilog=exits.EPILOG)
+@click.command("send", short_help="Send any command.", epilog=exits.EPILOG)
 @session_argument
 @click.argument("type_", metavar="TYPE", shell_complete=_complete)
 @click.option("--data", metavar="JSON", help="Its payload, a JSON object.")

@@ -24,7 +24,7 @@ SLACK_SECONDS = 60
 """By so much an emitter's clock may be behind for its new session to count as new."""
 
 
-@click.command("tail", epilog=exits.EPILOG)
+@click.command("tail", short_help="Show Events as they come.", epilog=exits.EPILOG)
 @filter_options
 @click.option(
     "--from", "from_", metavar="WHERE", multiple=True, help="all, now, or SESSION:EPOCH:SEQ (repeatable)."

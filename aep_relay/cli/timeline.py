@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aep_relay.protocol.event import Event
 
 
-@click.command("timeline", epilog=exits.EPILOG)
+@click.command("timeline", short_help="Show a session's history.", epilog=exits.EPILOG)
 @click.argument("session", shell_complete=complete_session)
 @click.option("--dag", is_flag=True, help="Show what caused what, as a tree.")
 @click.option("--source", metavar="URI", help="Of this source only, where several share the session's name.")

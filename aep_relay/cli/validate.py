@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from aep_relay.cli.support.validation import Report
 
 
-@click.command("validate", epilog="Exit codes: 0 nothing is wrong; 2 usage; 3 something is wrong.")
+@click.command(
+    "validate",
+    short_help="Check a file of Events.",
+    epilog="Exit codes: 0 nothing is wrong; 2 usage; 3 something is wrong.",
+)
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
 @click.option("--quiet", "-q", is_flag=True, help="Leave notes out.")

@@ -29,7 +29,9 @@ SKEW_SECONDS: Final = 2.0
 
 _STRANGER = "https://strange.example"
 _NDJSON = ("Content-Type", "application/x-ndjson")
-_UNBUFFERED = "switch buffering and compression off for /stream: nginx `proxy_buffering off;`, Apache `flushpackets=on`"
+_UNBUFFERED = (
+    "switch buffering and compression off for /stream: nginx `proxy_buffering off;`, Apache `flushpackets=on`"
+)
 _UPGRADE = (
     "have the proxy pass on the upgrade of /socket: nginx `proxy_http_version 1.1; proxy_set_header Upgrade "
     '$http_upgrade; proxy_set_header Connection "upgrade";`'
