@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from aep_relay.hub.positions import before
 from aep_relay.protocol.position import MAX_POSITION
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class SessionBuffer:
             keys.insert(at, position)
             self._items.insert(at, event)
         self._ids.add(identity)
-        self.size_bytes += len(event.raw) + ITEM_OVERHEAD_BYTES
+        self.size_bytes += charge(event)
         return position
 
     def _rider_key(self) -> Position:
@@ -163,15 +164,16 @@ class SessionBuffer:
             return []
         end = bisect_right(self._keys, mark, self._head)
         self._trimmed = False
-        self.lost = Lost(mark, riders=False)
-        return self._forget(self._head, end) if end > self._head else []
+        gone = self._forget(self._head, end) if end > self._head else []
+        self.lost = Lost(mark, riders=bool(gone) and gone[-1].position is None)
+        return gone
 
     def _forget(self, start: int, end: int) -> list[Event]:
         items = self._items
         gone = items[start:end]
         for event in gone:
             self._ids.discard(event.key)
-            self.size_bytes -= len(event.raw) + ITEM_OVERHEAD_BYTES
+            self.size_bytes -= charge(event)
         self._evicted_last = items[end - 1].key
         if start != self._head:
             del items[start:end]
@@ -211,6 +213,15 @@ class SessionBuffer:
     def cursor_at_start(self) -> Cursor:
         """Return a cursor at the earliest held Event, which notices whatever is evicted from now on."""
         return Cursor(START if self.lost is None else self.lost.position, lost=self.lost)
+
+    def key_of(self, event: Event) -> Position | None:
+        """Return the key at which ``event``, this very delivery, is held; None when it is not."""
+        if event.position is not None:
+            return event.position if self._find(event.key, event.position) >= 0 else None
+        for index in range(len(self._items) - 1, self._head - 1, -1):
+            if self._items[index] is event:
+                return self._keys[index]
+        return None
 
     def cursor_before(self, event: Event, key: Position) -> Cursor | None:
         """Return a cursor whose next item is ``event``, admitted at ``key``; None when it is not held any more."""
@@ -308,17 +319,18 @@ class SessionBuffer:
         return [event for event in reversed(self._items[start:end]) if event.position is not None]
 
 
+def charge(event: Event) -> int:
+    """Return how many bytes holding ``event`` counts for: about what it takes, its down-leveled texts not counted."""
+    raw = event.raw
+    if event.extensions is None and raw.isascii() and b"\\u" not in raw:
+        # No string of it can take more memory than it takes room in the text.
+        return len(raw) + ITEM_OVERHEAD_BYTES
+    return event.own_bytes
+
+
 def after_lost(lost: Lost | None) -> Position:
     """Return the earliest position that may still come for a session of which nothing is held."""
     if lost is None or lost.position == START:
         return (0, 0)
     epoch, seq = lost.position
     return (epoch, seq + 1) if seq < MAX_POSITION else (epoch + 1, 0)
-
-
-def before(position: Position) -> Position | None:
-    """Return the highest position below ``position``; None when there is none."""
-    epoch, seq = position
-    if seq > 0:
-        return (epoch, seq - 1)
-    return (epoch - 1, MAX_POSITION) if epoch > 0 else None

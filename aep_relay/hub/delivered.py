@@ -7,17 +7,23 @@ duplicates are legal and losses are not. Where nothing is reported, nothing of t
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from aep_relay.hub.positions import after, before, higher, highest_since
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aep_relay.hub.outbox import Key, Outbox
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.positions import Track
     from aep_relay.hub.store import Store
     from aep_relay.hub.subscriptions import Subscription
     from aep_relay.protocol.position import Position
+
+MAX_EXAMINED = 20_000
+"""Subscriptions and sessions that are looked at for one connection: its end must not hold the loop up for long."""
 
 
 class Pending(NamedTuple):
@@ -32,21 +38,32 @@ class Pending(NamedTuple):
 
 
 def delivered(peer: Peer, store: Store, max_positions: int) -> list[dict[str, object]]:
-    """Return ``{sub, session, epoch, seq}`` for each subscription and session of which ``peer`` was sent something."""
+    """Return ``{sub, session, epoch, seq}`` for each subscription and session of which ``peer`` was sent something.
+
+    At most ``max_positions`` of each subscription: it could resume by no more.
+    """
     pending = _pending(peer.outbox)
     positions: list[dict[str, object]] = []
+    told: dict[Subscription, int] = {}
+    for subscription, session in islice(_pairs(peer), MAX_EXAMINED):
+        if told.get(subscription, 0) >= max_positions:
+            continue
+        position = _position(peer, subscription, session, pending, store)
+        if position is not None:
+            entry = {"sub": subscription.id, "session": session, "epoch": position[0], "seq": position[1]}
+            positions.append(entry)
+            told[subscription] = told.get(subscription, 0) + 1
+    return positions
+
+
+def _pairs(peer: Peer) -> Iterator[tuple[Subscription, str]]:
+    """Yield each subscription with each session of which it may have been sent something."""
     for subscription in peer.subscriptions.values():
         sessions = dict.fromkeys(subscription.base)
         if subscription.group is not None:
             sessions.update(dict.fromkeys(subscription.group.tracks))
         for session in sessions:
-            position = _position(peer, subscription, session, pending, store)
-            if position is not None:
-                entry = {"sub": subscription.id, "session": session, "epoch": position[0], "seq": position[1]}
-                positions.append(entry)
-                if len(positions) >= max_positions:
-                    return positions
-    return positions
+            yield subscription, session
 
 
 def _pending(outbox: Outbox) -> dict[Key, Pending]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.buffer import Lost, SessionBuffer, after_lost, before
+from aep_relay.hub.buffer import Lost, SessionBuffer, after_lost
+from aep_relay.hub.positions import before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

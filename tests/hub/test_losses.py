@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aep_relay.hub.buffer import Lost, before
+from aep_relay.hub.buffer import Lost
 from aep_relay.hub.limits import Limits
+from aep_relay.hub.positions import before
 from aep_relay.hub.replay import plan
 from aep_relay.hub.store import Store
 from aep_relay.protocol import filters
