@@ -89,19 +89,17 @@ class Event(msgspec.Struct, gc=False, eq=False):
     variants: dict[int, bytes] | None = None
 
     @property
-    def footprint_bytes(self) -> int:
-        """About how much memory the Event holds, down-leveled texts included; strings that repeat are not.
+    def own_bytes(self) -> int:
+        """About how much memory the Event holds, its down-leveled texts and strings that repeat not counted.
 
-        A short ``raw`` may stand for several times its length: hundreds of bytes of objects, and up to
-        forty bytes for each one spent on an extension attribute.
+        A short ``raw`` may stand for several times its length: hundreds of bytes of objects, four bytes for each
+        character of a string that holds one emoji, and up to forty for each byte spent on an extension attribute.
         """
         own = (self.raw, self.id, self.time, self.subject, self.run, self.step, self.cause)
         total = _BASE_BYTES + sum(map(getsizeof, own))
         if self.extensions is not None:
             total += getsizeof(self.extensions)
             total += sum(getsizeof(name) + getsizeof(value) for name, value in self.extensions.items())
-        if self.variants is not None:
-            total += getsizeof(self.variants) + sum(map(getsizeof, self.variants.values()))
         return total
 
 
