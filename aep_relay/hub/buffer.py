@@ -328,15 +328,6 @@ def charge(event: Event) -> int:
     return event.own_bytes
 
 
-def charge(event: Event) -> int:
-    """Return how many bytes holding ``event`` counts for: about what it takes, its down-leveled texts not counted."""
-    raw = event.raw
-    if event.extensions is None and raw.isascii() and b"\\u" not in raw:
-        # No string of it can take more memory than it takes room in the text.
-        return len(raw) + ITEM_OVERHEAD_BYTES
-    return event.own_bytes
-
-
 def after_lost(lost: Lost | None) -> Position:
     """Return the earliest position that may still come for a session of which nothing is held."""
     if lost is None or lost.position == START:
