@@ -8,6 +8,13 @@ const PATIENCE = 10000;
 /** The token is missing, unknown, or grants too little. */
 export class Unauthorized extends Error {}
 
+// A link may bring the token along, as `aep-relay demo` prints one: no fragment is ever sent, and it leaves the address.
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) {
+  sessionStorage.setItem(KEY, given);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+
 export const token = {
   get() {
     return sessionStorage.getItem(KEY);
