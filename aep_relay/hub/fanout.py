@@ -112,6 +112,9 @@ class FanOut:
                     mixed.setdefault(cohort, []).append(group)
         if mixed is not None:
             self._publish_mixed(event, key, mark, mixed)
+        if event.variants is not None:
+            # They served this fan-out. Kept on a held Event, they would be memory that nothing bounds.
+            event.variants = None
         if position is not None:
             session = event.session
             for group in groups:
@@ -131,7 +134,9 @@ class FanOut:
     def frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
         """Return ``event`` at ``ceiling``, framed, outside of ``publish``."""
         self._framed.clear()
-        return self._frame(event, ceiling, framing)
+        frame = self._frame(event, ceiling, framing)
+        event.variants = None
+        return frame
 
     def _publish_mixed(
         self, event: Event, key: Position | None, mark: Mark, mixed: dict[Cohort, list[Group]]

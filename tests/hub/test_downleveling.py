@@ -14,7 +14,9 @@ METADATA = CAPTURE_RANK["metadata"]
 
 
 def redacted(seq: int) -> Event:
-    return event(f"e{seq}", seq, type="run.started", capture="redacted", data={"trigger": "user", "prompt": "x"})
+    return event(
+        f"e{seq}", seq, type="run.started", capture="redacted", data={"trigger": "user", "prompt": "x"}
+    )
 
 
 def test_one_downlevel_serves_all_who_share_a_ceiling() -> None:
