@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import trio
 
 from aep_relay.client.backoff import Backoff
 from aep_relay.client.errors import ADVICE, Refused, TimedOut, Unreachable
+from aep_relay.client.payload import payload
 from aep_relay.client.socket import open_socket
 from aep_relay.protocol.errors import safe_text
 from aep_relay.protocol.event import Event
@@ -149,17 +149,12 @@ class Commander:
             status = _ANSWERS.get(item.type) if item.cause == self.event.id else None
             if status is None:
                 return None
-            data = _payload(item)
+            data = payload(item)
             return Outcome(status, self.made, _text(data, "reason"), _text(data, "detail"))
         if item.get("type") == "error" and item.get("cause") == self.event.id:
             code = _text(item, "code")
             return Outcome(REFUSED, self.made, code, _text(item, "detail"), ADVICE.get(code))
         return None
-
-
-def _payload(event: Event) -> dict[str, Any]:
-    data = msgspec.json.decode(event.raw).get("data")
-    return data if isinstance(data, dict) else {}
 
 
 def _text(members: dict[str, Any], name: str) -> str:

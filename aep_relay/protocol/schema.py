@@ -212,7 +212,7 @@ def _findings(event: Event) -> Iterator[Finding]:
         data = loads(bytes(members["data"]))
     except JsonError as error:
         yield Finding(Level.WARNING, str(error), "data")
-        data = msgspec.json.decode(members["data"])
+        data = _loosely(bytes(members["data"]))
     if schema is None:
         if event.type in RESERVED:
             yield Finding(
@@ -222,6 +222,14 @@ def _findings(event: Event) -> Iterator[Finding]:
             yield Finding(Level.NOTE, f"{event.type} is not registered: below full it loses its data")
         return
     yield from _value(schema, data, "data", event)
+
+
+def _loosely(spelled: bytes) -> object:
+    """Return a payload that ``loads`` refuses as far as it can be had."""
+    try:
+        return msgspec.json.decode(spelled)
+    except ValueError:
+        return {}
 
 
 def _value(node: Node, value: object, path: str, event: Event) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from aep_relay.cli.support.making import new_epoch, new_id, source_of
+from aep_relay.client.payload import payload
 from aep_relay.client.times import now
 from aep_relay.protocol.event import Event, Shape
 
@@ -172,10 +173,9 @@ class Actor:
 
     def _judge(self, command: Event) -> Verdict:
         """Act on a command, or say why not."""
-        data = msgspec.json.decode(command.raw).get("data")
-        payload = data if isinstance(data, dict) else {}
+        data = payload(command)
         if command.type == "control.attention.respond":
-            return self._take_answer(command, payload.get("answer"))
+            return self._take_answer(command, data.get("answer"))
         if command.type == "control.pause":
             self._running = trio.Event() if self._running.is_set() else self._running
         elif command.type == "control.resume":
@@ -183,7 +183,7 @@ class Actor:
         elif self.run is None:
             return "control.rejected", {"reason": "refused"}
         else:
-            reason = payload.get("reason")
+            reason = data.get("reason")
             self._cancelled = (command.id, reason if isinstance(reason, str) else "cancelled by command")
             self._running.set()
         return _ACCEPTED

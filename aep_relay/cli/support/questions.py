@@ -10,9 +10,9 @@ import click
 
 from aep_relay.cli.support import exits
 from aep_relay.cli.support.making import pair, scalar
-from aep_relay.cli.support.rows import payload
 from aep_relay.client.errors import Misused, Refused
 from aep_relay.client.history import held
+from aep_relay.client.payload import payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

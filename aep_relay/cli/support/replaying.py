@@ -90,12 +90,21 @@ class Rewriter:
         data = msgspec.json.decode(spelled, type=dict[str, msgspec.Raw])
         changed = False
         for name in _SESSIONS_IN_PAYLOAD:
-            relative = msgspec.json.decode(data[name]) if name in data else None
-            if isinstance(relative, dict) and isinstance(relative.get("session"), str):
-                relative["session"] = self._session(relative["session"])
-                data[name] = msgspec.Raw(msgspec.json.encode(relative))
+            relative = _relative(data[name]) if name in data else None
+            if relative is not None:
+                members, session = relative
+                data[name] = msgspec.Raw(msgspec.json.encode({**members, "session": self._session(session)}))
                 changed = True
         return data if changed else spelled
+
+
+def _relative(spelled: msgspec.Raw) -> tuple[dict[str, msgspec.Raw], str] | None:
+    """Return the members of a parent or child and its session, None if it names none."""
+    try:
+        members = msgspec.json.decode(spelled, type=dict[str, msgspec.Raw])
+        return members, msgspec.json.decode(members["session"], type=str)
+    except (ValueError, KeyError):
+        return None
 
 
 class Replay:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from aep_relay.cli.support.output import SEVERITY_STYLES, Cell
+from aep_relay.client.payload import payload
 from aep_relay.client.times import moment
 from aep_relay.protocol.registry import SEVERITIES
 
@@ -34,12 +33,6 @@ _SAID = (
     ("trigger",),
 )
 """Payload members that say what an Event is about, what says most first."""
-
-
-def payload(event: Event) -> dict[str, Any]:
-    """Return the Event's ``data``, empty if it has none."""
-    data = msgspec.json.decode(event.raw).get("data")
-    return data if isinstance(data, dict) else {}
 
 
 def summary(event: Event) -> str:

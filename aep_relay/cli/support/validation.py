@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from aep_relay.cli.support.lines import opened
 from aep_relay.cli.support.output import Cell, Output
+from aep_relay.client.payload import payload
 from aep_relay.protocol.errors import InvalidEvent
 from aep_relay.protocol.event import decode
 from aep_relay.protocol.jsonl import OverlongLine
@@ -91,7 +90,6 @@ class Report:
 
 def _call_id(event: Event) -> str | None:
     """Return the payload's ``tool.call_id``."""
-    data = msgspec.json.decode(event.raw).get("data") if event.type.startswith("tool.") else None
-    tool = data.get("tool") if isinstance(data, dict) else None
+    tool = payload(event).get("tool") if event.type.startswith("tool.") else None
     call_id = tool.get("call_id") if isinstance(tool, dict) else None
     return call_id if isinstance(call_id, str) else None
