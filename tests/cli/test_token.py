@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -120,3 +121,13 @@ def test_wrong_usage(arguments: list[str]) -> None:
     result = new(*arguments)
     assert result.exit_code == 2
     assert "Usage" in result.stderr
+
+
+def test_what_the_readme_shows(tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text(encoding="utf-8")
+    commands = [line for line in readme.splitlines() if line.startswith(".venv/bin/aep-relay token new ")]
+    assert len(commands) >= 2
+    for line in commands:
+        _, known, config = made(tmp_path, *shlex.split(line)[3:])
+        assert config.warnings == ()
+        assert known.name == shlex.split(line)[3]
