@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +11,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.installed import QUIET, installed
-from tests.system.running import Running
+from tests.system.running import PATIENCE_SECONDS, Running
 
 if TYPE_CHECKING:
     Run = Callable[..., contextlib.AbstractContextManager[Running]]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def wait_for(port: int) -> int:
+    """Wait for a relay that does not say when it listens."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        else:
+            return port
 
 
 @pytest.fixture
@@ -25,8 +46,11 @@ def run(tmp_path: Path) -> Run:
     ) -> Iterator[Running]:
         auth = "" if token is None else f'[auth]\ntoken = "{token}"\n'
         settings = f'{QUIET}{auth}[log]\nlevel = "{log}"\n{config}'
+        silent = log in ("warning", "error")
+        if silent:
+            port = free_port()
         with installed(tmp_path, settings, ["--port", str(port)], **env) as relay:
-            running = Running(relay, relay.port(), token)
+            running = Running(relay, wait_for(port) if silent else relay.port(), token)
             with running.client:
                 yield running
             if relay.process.poll() is None:
