@@ -151,7 +151,9 @@ def _known(entry: dict[str, object]) -> Known:
     position = None
     if "seq" in entry:
         epoch, seq = entry["epoch"], entry["seq"]
-        if not isinstance(epoch, int) or not isinstance(seq, int) or not 0 <= max(epoch, seq) <= MAX_POSITION:
+        if not isinstance(epoch, int) or not isinstance(seq, int):
+            raise ValueError("a position is no pair of integers")
+        if min(epoch, seq) < 0 or max(epoch, seq) > MAX_POSITION:
             raise ValueError("a position is out of range")
         position = (epoch, seq)
     beside = entry.get("beside", [])
