@@ -89,7 +89,7 @@ async def serve(
                         "listening",
                         version=__version__,
                         addresses=[_text(address) for address in addresses],
-                        token=not service.authority.open,
+                        needs_token=not service.authority.open,
                         descriptors=limit,
                     )
                     background.start_soon(_report, manager, service, reloader)
