@@ -293,6 +293,8 @@ class SessionBuffer:
                 break
         end = start + len(events)
         after = cursor.after
+        while after is not None and end < stop and self._items[end].position == after:
+            end += 1  # what is skipped is never what a cursor has yet to read
         cursor.key = self._keys[end - 1]
         cursor.last = self._items[end - 1].key
         cursor.lost = self.lost
