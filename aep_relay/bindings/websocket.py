@@ -18,6 +18,7 @@ from websockets.protocol import OPEN
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
 from aep_relay.bindings.turn import Turn
+from aep_relay.hub.claims import declared
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import (
     BadJson,
@@ -242,6 +243,7 @@ class Socket(Connection):
         peer.control = hello.capabilities.get("control")
         peer.emits = hello.capabilities.get("emits")
         peer.accepts = hello.accepts
+        peer.declared_bytes = len(msgspec.json.encode(declared(peer)))
         peer.push(
             frames.text_frame(answer(hello.version, self.service.relay.instance, self.service.capabilities))
         )
@@ -306,12 +308,16 @@ class Socket(Connection):
 
     def _roster(self, frame: dict[str, object]) -> None:
         id_ = frames.parse_request_id(frame)
+        claims = self.service.relay.claims
         if self.peer.role == "emitter":
             self.refuse(Refusal("unauthorized", "an emitter connection may not ask for the roster"), id_)
         elif self.peer.grants is not None and not self.peer.grants.consume:
             self.refuse(Refusal("unauthorized", "this token may not consume"), id_)
+        elif claims.size_bytes > self.service.limits.hard_limit_bytes:
+            self.refuse(Refusal("limit-exceeded", "the roster is longer than hard_limit_bytes"), id_)
         else:
-            self.peer.push(frames.text_frame(frames.roster(id_, self.service.relay.roster(self.peer.grants))))
+            entries = claims.roster_texts(self.peer.grants)
+            self.peer.push(frames.text_frame(frames.roster(id_, entries)))
 
     def _ping(self, frame: dict[str, object]) -> None:
         self.peer.push(frames.text_frame(frames.pong(frame.get("t"))))

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.policy import Grants
+
+
+_ENTRY_BYTES = len('{"session":"",},')
+
+_write = msgspec.json.Encoder().encode
 
 
 class Claims:
     """The claimants of each session, in the order of their claims."""
 
-    __slots__ = ("_by_session",)
+    __slots__ = ("_by_session", "size_bytes")
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[Peer, None]] = {}
+        self.size_bytes = 0
+        """About how long a roster of them all is."""
 
     def __len__(self) -> int:
         return len(self._by_session)
@@ -28,6 +39,9 @@ class Claims:
         if peer.claims is None:
             peer.claims = set()
         peer.claims.add(session)
+        added_bytes = added_by(peer, session)
+        peer.claim_bytes += added_bytes
+        self.size_bytes += added_bytes
         self._by_session.setdefault(session, {})[peer] = None
 
     def release(self, peer: Peer) -> None:
@@ -38,6 +52,8 @@ class Claims:
             if not claimants:
                 del self._by_session[session]
         peer.claims = None
+        self.size_bytes -= peer.claim_bytes
+        peer.claim_bytes = 0
 
     def of(self, session: str) -> list[Peer]:
         """Return the live claimants of ``session``."""
@@ -45,16 +61,36 @@ class Claims:
 
     def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
         """Return one entry for each live claim that may be seen, declarations verbatim (AEP-0003 §4.1 rule 4)."""
-        return [
-            _entry(peer, session)
-            for session, peers in self._by_session.items()
-            for peer in peers
-            if grants is None or grants.may_meet(session, peer.agent)
-        ]
+        return [{"session": session} | declared(peer) for session, peer in self._seen(grants)]
+
+    def roster_texts(self, grants: Grants | None = None) -> list[msgspec.Raw]:
+        """Return the same as JSON: what a connection declared is written once for all its claims."""
+        declarations: dict[Peer, bytes] = {}
+        texts: list[msgspec.Raw] = []
+        for session, peer in self._seen(grants):
+            rest = declarations.get(peer)
+            if rest is None:
+                # Of the object, what follows its brace.
+                rest = _write(declared(peer))[1:]
+                rest = declarations[peer] = b"," + rest if len(rest) > 1 else rest
+            texts.append(msgspec.Raw(b'{"session":%b%b' % (_write(session), rest)))
+        return texts
+
+    def _seen(self, grants: Grants | None) -> Iterator[tuple[str, Peer]]:
+        for session, peers in self._by_session.items():
+            for peer in peers:
+                if grants is None or grants.may_meet(session, peer.agent):
+                    yield session, peer
 
 
-def _entry(peer: Peer, session: str) -> dict[str, object]:
-    entry: dict[str, object] = {"session": session}
+def added_by(peer: Peer, session: str) -> int:
+    """Return about how much a claim of ``session`` by ``peer`` adds to a roster."""
+    return len(session) + peer.declared_bytes + _ENTRY_BYTES
+
+
+def declared(peer: Peer) -> dict[str, object]:
+    """Return what each of the peer's roster entries says besides its session, as it was declared."""
+    entry: dict[str, object] = {}
     identity = peer.identity or {}
     for name in ("agent", "instance"):
         if name in identity:

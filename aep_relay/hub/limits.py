@@ -53,7 +53,16 @@ class Limits:
     # What one peer may hold
     max_connections: int = _limit(20_000, 1, 1_000_000, "open connections")
     max_subscriptions: int = _limit(256, 1, 1_000_000, "subscriptions of one connection")
+    max_subscription_bytes: int = _limit(
+        16 * MIB, 64 * KIB, 1 * GIB, "filters and resume positions of one connection's subscriptions"
+    )
     max_claims: int = _limit(1_000, 1, 1_000_000, "sessions claimed by one connection")
+    max_claim_bytes: int = _limit(
+        1 * MIB,
+        128 * KIB,
+        1 * GIB,
+        "what one connection's claims add to a roster, its declarations with each",
+    )
     max_from_positions: int = _limit(
         0, 0, 10_000_000, "resume positions in one request; 0 for as many as max_sessions"
     )

@@ -53,10 +53,12 @@ class Peer:
         "binding",
         "capabilities",
         "card",
+        "claim_bytes",
         "claims",
         "closing",
         "cohort",
         "control",
+        "declared_bytes",
         "delivered_events",
         "emits",
         "framing",
@@ -105,6 +107,10 @@ class Peer:
         self.accepts: frozenset[str] | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.claims: set[str] | None = None
+        self.declared_bytes = 0
+        """What each of its claims repeats of its hello in a roster."""
+        self.claim_bytes = 0
+        """What all its claims add to a roster."""
         self.cohort: Cohort | None = None
         self.seen = 0
         self.closing: str | None = None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
 from aep_relay.hub.catchup import CatchUp
-from aep_relay.hub.claims import Claims
+from aep_relay.hub.claims import Claims, added_by
 from aep_relay.hub.delivered import delivered
 from aep_relay.hub.fanout import BACKLOG_COST_BYTES, FanOut
 from aep_relay.hub.feeders import Feeders
@@ -228,6 +228,9 @@ class Relay:
             return self._refuse(
                 Refusal("limit-exceeded", f"max_claims: {self.limits.max_claims} sessions claimed")
             )
+        if peer.claim_bytes + added_by(peer, session) > self.limits.max_claim_bytes:
+            detail = f"max_claim_bytes: more than {self.limits.max_claim_bytes} bytes of every roster"
+            return self._refuse(Refusal("limit-exceeded", detail))
         self.claims.claim(peer, session)
         return None
 
@@ -308,7 +311,7 @@ class Relay:
         With ``ends`` it replays what is held and is over then; with ``others`` it replays the sessions that ``from_``
         does not name as well, whole. The caller announces it before it flushes or drains.
         """
-        refusal = self._admissible(peer, id_, from_)
+        refusal = self._admissible(peer, id_, filter_, from_)
         if refusal is not None:
             return self._refuse(refusal)
         grants = peer.grants
@@ -323,6 +326,7 @@ class Relay:
             return None
         self._forget(peer, id_)
         subscription = Subscription(id_, filter_, ceiling, self.fanout.stamp)
+        subscription.held_bytes = replay.held_bytes(filter_, from_)
         peer.subscriptions[id_] = subscription
         if from_ is not None or ends:
             subscription.replay, base = replay.plan(self.store, filter_, from_, ends=ends, others=others)
@@ -336,7 +340,7 @@ class Relay:
         self.fanout.place(peer)
         return None
 
-    def _admissible(self, peer: Peer, id_: str, from_: From) -> Refusal | None:
+    def _admissible(self, peer: Peer, id_: str, filter_: Filter, from_: From) -> Refusal | None:
         limits = self.limits
         if peer.grants is not None and not peer.grants.consume:
             return Refusal("unauthorized", "this token may not consume")
@@ -348,6 +352,11 @@ class Relay:
             return Refusal(
                 "limit-exceeded", f"max_from_positions: {limits.resume_positions} resume positions"
             )
+        held_bytes = replay.held_bytes(filter_, from_)
+        held_bytes += sum(known.held_bytes for known in peer.subscriptions.values() if known.id != id_)
+        if held_bytes > limits.max_subscription_bytes:
+            detail = f"max_subscription_bytes: {limits.max_subscription_bytes} bytes on one connection"
+            return Refusal("limit-exceeded", detail)
         return None
 
     def _join_group(self, peer: Peer, subscription: Subscription) -> None:

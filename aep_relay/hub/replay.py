@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     From = list[ResumePoint] | Literal["all"] | None
 
 
+POINT_BYTES = 500
+"""What a resume position takes besides the session's name: an entry with a cursor, and one for the farewell."""
+
+
 class Replay:
     """The sessions one subscription has yet to catch up with, in order."""
 
@@ -63,6 +67,12 @@ def plan(
             held = store.get(session)
             cursor.until = START if held is None else held.tail()
     return Replay(behind, ends=ends), base
+
+
+def held_bytes(filter_: Filter, from_: From) -> int:
+    """Return about how much memory a subscription takes for what it was asked: its filter and its positions."""
+    points = from_ if isinstance(from_, list) else ()
+    return filter_.footprint_bytes + sum(POINT_BYTES + len(point.session) for point in points)
 
 
 def _held(store: Store, filter_: Filter) -> Iterator[SessionBuffer]:

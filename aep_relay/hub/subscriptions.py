@@ -55,12 +55,14 @@ class Group:
 class Subscription:
     """One consumer's standing request for Events."""
 
-    __slots__ = ("base", "ceiling", "filter", "group", "id", "replay", "since")
+    __slots__ = ("base", "ceiling", "filter", "group", "held_bytes", "id", "replay", "since")
 
     def __init__(self, id_: str, filter_: Filter, ceiling: int | None, since: int) -> None:
         self.id = id_
         self.filter = filter_
         self.ceiling = ceiling
+        self.held_bytes = 0
+        """What it counts for toward ``max_subscription_bytes``."""
         self.since = since
         """Arrival stamp after which live Events are its own."""
         self.group: Group | None = None

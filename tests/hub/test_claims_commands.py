@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -341,3 +342,46 @@ def _closings(hub: Relay, peer: Peer) -> list[dict[str, object]]:
     sink(peer).capacity_bytes = None
     drain(hub, peer)
     return frames_of(peer, "closing")
+
+
+def test_claims_are_bounded_by_what_they_add_to_a_roster() -> None:
+    hub = relay(max_claim_bytes=2_000)
+    peer = emitter(hub, "a" * 900, "b" * 900)
+    refusal = hub.ingest(event("c", 1, session="c" * 900), peer)
+    assert code(refusal) == "limit-exceeded"
+    assert refusal is not None
+    assert "max_claim_bytes" in refusal.detail
+    assert hub.ingest(event("a2", 2_000, session="a" * 900), peer) is None
+    hub.detach(peer)
+    assert hub.claims.size_bytes == 0
+    declaring = emitter(hub)
+    declaring.declared_bytes = 1_500
+    assert hub.ingest(event("d", 1, session="d"), declaring) is None
+    assert code(hub.ingest(event("e", 1, session="e"), declaring)) == "limit-exceeded"
+
+
+def test_the_roster_as_text_says_the_same() -> None:
+    hub = relay()
+    told = emitter(hub, "s", 'of "t"')
+    told.identity = {"agent": "coder", "instance": None}
+    told.control, told.emits = {"accepts": ["control.cancel"]}, ["tool"]
+    emitter(hub, "s", "u")
+    texts = [json.loads(bytes(text)) for text in hub.claims.roster_texts()]
+    assert texts == hub.roster()
+    assert len(texts) == 4
+
+
+def test_filters_and_positions_are_bounded_for_each_connection() -> None:
+    hub = relay(max_subscription_bytes=64 * 1024)
+    peer = hub.attach("test", Framing.WEBSOCKET, MemorySink())
+    large = filters.parse({"run": [f"r{number}" for number in range(100)]})
+    assert hub.subscribe(peer, "one", large, None) is None
+    refusal = hub.subscribe(peer, "other", large, None)
+    assert code(refusal) == "limit-exceeded"
+    assert refusal is not None
+    assert "max_subscription_bytes" in refusal.detail
+    assert hub.subscribe(peer, "one", large, None) is None, "in place of itself"
+    points = [ResumePoint("s" * 500, (0, number)) for number in range(30)]
+    assert code(hub.subscribe(peer, "other", filters.EMPTY, None, points)) == "limit-exceeded"
+    assert hub.unsubscribe(peer, "one")
+    assert hub.subscribe(peer, "other", large, None) is None
