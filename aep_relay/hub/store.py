@@ -8,6 +8,7 @@ longest ago. AEP-0003 §5.
 from __future__ import annotations
 
 from collections import OrderedDict
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from aep_relay.hub.buffer import Lost, SessionBuffer, after_lost
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from aep_relay.hub.limits import Limits
     from aep_relay.protocol.event import Event
     from aep_relay.protocol.position import Position
+
+
+MAX_REMEMBERED_CHARS = 128
+"""Session names up to this long are remembered as they are when all else of the session is gone."""
 
 
 class Store:
@@ -43,7 +48,7 @@ class Store:
         self.watchers: list[Callable[[Event], None]] = []
         """Who is told of each Event that is evicted. Must not change what is held."""
         self._sessions: OrderedDict[str, SessionBuffer] = OrderedDict()
-        self._gone: OrderedDict[str, Lost] = OrderedDict()
+        self._gone: OrderedDict[str | bytes, Lost] = OrderedDict()
         self._last: SessionBuffer | None = None
 
     def __len__(self) -> int:
@@ -65,7 +70,7 @@ class Store:
         if buffer is None or buffer.session != session:
             buffer = self._sessions.get(session)
             if buffer is None:
-                buffer = SessionBuffer(session, self._gone.get(session))
+                buffer = SessionBuffer(session, self._gone.get(_short(session)))
         before = buffer.size_bytes
         key = buffer.admit(event)
         if key is None:
@@ -88,7 +93,7 @@ class Store:
         if session in self._sessions:
             self._sessions.move_to_end(session)
             return
-        self._gone.pop(session, None)
+        self._gone.pop(_short(session), None)
         self._sessions[session] = buffer
         while len(self._sessions) > self.limits.max_sessions:
             oldest = next(iter(self._sessions.values()))
@@ -132,9 +137,10 @@ class Store:
 
     def _remember(self, session: str, lost: Lost) -> None:
         """Remember what is gone of a session of which nothing is held."""
-        self._gone[session] = lost
-        self._gone.move_to_end(session)
-        if len(self._gone) > self.limits.max_evicted_sessions:
+        name = _short(session)
+        self._gone[name] = lost
+        self._gone.move_to_end(name)
+        while len(self._gone) > self.limits.max_evicted_sessions:
             self._gone.popitem(last=False)
 
     def lose(self, session: str, earliest: Position) -> None:
@@ -150,7 +156,7 @@ class Store:
             if not len(buffer):
                 self._drop(buffer)
             return
-        mark, known = before(earliest), self._gone.get(session)
+        mark, known = before(earliest), self._gone.get(_short(session))
         if mark is not None and (known is None or known.position < mark):
             self._remember(session, Lost(mark, riders=False))
 
@@ -162,7 +168,7 @@ class Store:
     def lost(self, session: str) -> Lost | None:
         """Return what is gone of ``session``, None when nothing is."""
         buffer = self._sessions.get(session)
-        return self._gone.get(session) if buffer is None else buffer.lost
+        return self._gone.get(_short(session)) if buffer is None else buffer.lost
 
     def exhausted(self, session: str, position: Position) -> bool:
         """Say whether something of ``session`` after ``position`` is gone (AEP-0003 §5)."""
@@ -172,4 +178,11 @@ class Store:
     def earliest(self, session: str) -> Position:
         """Return the earliest held position of ``session``, or the one after its highest evicted position."""
         buffer = self._sessions.get(session)
-        return after_lost(self._gone.get(session)) if buffer is None else buffer.earliest()
+        return after_lost(self._gone.get(_short(session))) if buffer is None else buffer.earliest()
+
+
+def _short(session: str) -> str | bytes:
+    """Return what a session is remembered by: its name, or the digest of a name that is much longer than one."""
+    if len(session) <= MAX_REMEMBERED_CHARS:
+        return session
+    return blake2b(session.encode()).digest()

@@ -94,6 +94,20 @@ def test_more_sessions_than_allowed_evict_the_one_written_longest_ago() -> None:
     assert not held.exhausted("b", (0, 10))
 
 
+def test_a_long_name_is_remembered_at_the_cost_of_a_short_one() -> None:
+    held = store(max_sessions=1)
+    one, other = "x" * 10_000 + "1", "x" * 10_000 + "2"
+    put(held, one, 10)
+    put(held, other, 20)
+    put(held, "short", 1)
+    assert held.exhausted(one, (0, 9))
+    assert (held.earliest(one), held.earliest(other)) == ((0, 11), (0, 21))
+    assert sum(map(len, held._gone)) < 200
+    put(held, one, 10, 11)
+    assert held_ids(held, one) == ["e11"], "what was evicted is not taken in again"
+    assert held.lost("x" * 10_000) is None
+
+
 def test_a_redelivery_is_no_writing() -> None:
     held = store(max_sessions=2)
     put(held, "a", 10)
