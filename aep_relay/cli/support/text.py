@@ -12,7 +12,8 @@ from typing import Final
 _UNSEEN_RANGES: Final = (
     "\\x00-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e"
     "\\u2060-\\u206f\\u3164\\ud800-\\udfff\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb"
-    "\\U000e0000-\\U000e0fff"
+    "\\u0600-\\u0605\\u06dd\\u070f\\u0890\\u0891\\u08e2\\U000110bd\\U000110cd\\U00013430-\\U0001343f"
+    "\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff"
 )
 _UNSEEN = re.compile(f"[{_UNSEEN_RANGES}]")
 _UNSEEN_IN_JSON = re.compile(f"(?![\\t\\r\\n])[{_UNSEEN_RANGES}]")
