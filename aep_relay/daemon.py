@@ -25,7 +25,6 @@ from aep_relay.config import inheriting, split_bind
 from aep_relay.config.capturing import redactor
 from aep_relay.hub.relay import Relay
 from aep_relay.journal.wiring import Journal
-from aep_relay.ops import plane
 from aep_relay.protocol.errors import Refusal
 from aep_relay.reload import Reloader, watch_expiry
 from aep_relay.transport import listener, sockets
@@ -113,7 +112,11 @@ def _start_watching(background: trio.Nursery, service: Service) -> None:
     background.start_soon(_abort_stalled, service)
     background.start_soon(watch_expiry, service)
     background.start_soon(process.collect_now_and_then)
-    background.start_soon(plane.run, service)
+    if service.config.operator.enabled:
+        # It brings more modules than all the rest: who does not want it should not wait for them.
+        from aep_relay.ops import plane
+
+        background.start_soon(plane.run, service)
 
 
 async def _report(manager: systemd.Manager, service: Service, reloader: Reloader) -> None:
