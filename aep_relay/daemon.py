@@ -12,7 +12,7 @@ import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import trio
@@ -47,13 +47,24 @@ _TURNED_AWAY = refusal(Refusal("limit-exceeded", "this relay has as many connect
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
+class Companion(Protocol):
+    """What the relay was started for, and ends with: standard streams, a process."""
+
+    async def run(self, service: Service) -> int:
+        """Do what it is for; return the exit code of the whole."""
+
+    def signalled(self, number: int) -> None:
+        """Be told of SIGINT or SIGTERM, in the relay's place: it ends when this has."""
+
+
 async def serve(
     config: Config,
     reread: Callable[[], Config] | None = None,
     *,
+    companion: Companion | None = None,
     task_status: trio.TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED,
 ) -> int:
-    """Run the relay until SIGINT or SIGTERM; return the process's exit code.
+    """Run the relay until SIGINT or SIGTERM, or until ``companion`` ends; return the process's exit code.
 
     On SIGHUP the configuration that ``reread`` returns is taken over. ``task_status`` gets the addresses of the data
     port once it listens. Raises ``ConfigError`` for files named in ``config`` and for passed sockets that it does not
@@ -64,7 +75,7 @@ async def serve(
     limit = process.raise_descriptor_limit()
     listeners = sockets.open_inherited(os.environ)
     hosts = tuple(sock.getsockname()[0] for sock in listeners if sock.family != socket.AF_UNIX)
-    config = inheriting(config, hosts)
+    config = inheriting(config, hosts) if listeners else config
     listeners = listeners or await _open(config)
     redact = redactor(config.capture)
     relay = Relay(config.limits, instance=secrets.token_hex(8), redact=redact)
@@ -93,7 +104,7 @@ async def serve(
                     )
                     background.start_soon(_report, manager, service, reloader)
                     task_status.started(addresses)
-                    await _until_told_to_end(signals, reloader)
+                    code = await _until_over(signals, reloader, service, companion)
                     background.start_soon(_force, signals)
                     service.draining = True
                     manager.stopping(_status(service))
@@ -102,7 +113,7 @@ async def serve(
                 await drain(service)
             background.cancel_scope.cancel()
     log.info("stopped")
-    return 0
+    return code
 
 
 def _start_watching(background: trio.Nursery, service: Service) -> None:
@@ -140,6 +151,29 @@ def _status(service: Service) -> str:
     addresses = ", ".join(_text(address) for address in service.addresses)
     doing = "draining" if service.draining else f"listening on {addresses}"
     return f"{doing}; {service.open_connections} connections, {len(service.relay.store)} sessions held"
+
+
+async def _until_over(
+    signals: AsyncIterator[int], reloader: Reloader, service: Service, companion: Companion | None
+) -> int:
+    """Wait until the relay is to end; return the exit code."""
+    if companion is None:
+        await _until_told_to_end(signals, reloader)
+        return 0
+    codes: list[int] = []
+    async with trio.open_nursery() as nursery:
+
+        async def accompany() -> None:
+            codes.append(await companion.run(service))
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(accompany)
+        async for number in signals:
+            if number == signal.SIGHUP:
+                reloader.ask()
+            else:
+                companion.signalled(number)
+    return codes[0]
 
 
 async def _until_told_to_end(signals: AsyncIterator[int], reloader: Reloader) -> None:

@@ -35,6 +35,7 @@ COMMANDS = (
     "doctor",
     "demo",
     "tail-files",
+    "stdio",
     "completion",
 )
 

@@ -1,0 +1,203 @@
+"""``aep-relay stdio`` as a process at the end of a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+import pytest
+
+from tests.installed import QUIET
+from tests.protocol.samples import MINIMAL, text
+from tests.protocol.test_intake import STDIO
+from tests.system.test_journal import HEADERS, line
+
+OPENED = (
+    text(STDIO, "session_id", type="session.opened", payload={"session_id": "p", "version": "0.1"}) + b"\n"
+)
+MEGABYTES = 100
+
+
+@contextlib.contextmanager
+def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    call = [sys.executable, "-m", "aep_relay", "stdio", *arguments]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    # What could not be written any more must not fail when its pipe is closed.
+    with contextlib.suppress(BrokenPipeError), subprocess.Popen(call, **streams) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def run(given: bytes, *arguments: str) -> tuple[int, list[Any], list[Any]]:
+    """Return the exit code, and what was written to standard output and to standard error."""
+    with process(*arguments) as running:
+        out, err = running.communicate(given, timeout=30)
+        return running.returncode, [json.loads(each) for each in out.splitlines()], said(err)
+
+
+def said(err: bytes) -> list[Any]:
+    return [json.loads(each) for each in err.splitlines()]
+
+
+def stream(found: IO[bytes] | None) -> IO[bytes]:
+    assert found is not None
+    return found
+
+
+def test_events_pass_untouched() -> None:
+    events = [line(0), line(1), line(2, severity="error")]
+    with process() as running:
+        out, err = running.communicate(events[0] + b"\r\n\n" + events[1][:-1] + b"\r\n" + events[2][:-1], 30)
+    assert (running.returncode, out, err) == (0, b"".join(events), b"")
+
+
+def test_the_life_of_a_session() -> None:
+    code, out, err = run(OPENED + text(STDIO) + b"\n" + line(1))
+    assert code == 0
+    assert [each["type"] for each in out] == ["session.ready", "task.done", MINIMAL["type"], "session.closed"]
+    assert all(each["aep_version"] == "0.1" for each in out)
+    assert (out[0]["payload"]["session_id"], err) == ("p", [])
+
+
+def test_the_dialect_of_the_output_can_be_chosen() -> None:
+    _, out, _ = run(text(STDIO) + b"\n", "--dialect", "aep")
+    assert [(each["aep"], each["type"]) for each in out] == [("0.1", "x.stdio.task.done")]
+    _, out, _ = run(line(1), "--dialect", "stdio")
+    assert [(each["aep_version"], each["id"]) for each in out] == [("0.1", "e-1")]
+
+
+def test_filter_and_capture() -> None:
+    full = {"capture": "full", "data": {"tool": {"name": "Bash"}, "args": {"command": "ls"}}}
+    given = line(0, severity="debug") + line(1, severity="error", type="tool.requested", **full)
+    _, out, _ = run(given, "--filter", '{"severity":{"gte":"notice"}}', "--capture", "metadata")
+    assert [(each["id"], each["data"]) for each in out] == [("e-1", {"tool": {"name": "Bash"}})]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--filter", "{"], ["--filter", '{"time":"x"}'], ["--from", "x"], ["--capture", "all"]]
+)
+def test_wrong_usage(arguments: list[str]) -> None:
+    with process(*arguments) as running:
+        out, err = running.communicate(b"", 30)
+    assert (running.returncode, out) == (2, b"")
+    assert b"Usage" in err
+
+
+def test_what_is_no_event_is_rejected_and_reading_goes_on(tmp_path: Path) -> None:
+    config = tmp_path / "relay.toml"
+    config.write_text(
+        QUIET + "[listen]\nport = 0\n[limits]\nmax_event_bytes = 1024\n[log]\nlevel = 'error'\n"
+    )
+    command = text(MINIMAL, "seq", id="c", type="control.cancel") + b"\n"
+    given = b"hello\n" + b"x" * 5_000_000 + b"\n" + command + line(1, aep="7.0") + line(2)
+    code, out, err = run(given, "--config", str(config))
+    assert (code, [each["id"] for each in out]) == (0, ["e-2"])
+    assert [(each["type"], each["payload"]["error"]["code"]) for each in err] == [
+        ("event.rejected", "protocol_error"),
+        ("event.rejected", "invalid_envelope"),
+        ("event.rejected", "unauthorized"),
+        ("event.rejected", "unsupported_version"),
+    ]
+    assert err[2]["payload"]["event_id"] == "c"
+
+
+def test_a_broken_pipe_ends_it_quietly() -> None:
+    with process() as running:
+        stdin, stdout = stream(running.stdin), stream(running.stdout)
+        stdin.write(OPENED)
+        stdin.flush()
+        assert b"session.ready" in stdout.readline()
+        stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            while running.poll() is None:
+                stdin.write(line(1))
+                stdin.flush()
+        assert running.wait(30) == 0
+        assert stream(running.stderr).read() == b""
+
+
+def test_the_other_side_closes_the_session() -> None:
+    with process() as running:
+        stdin = stream(running.stdin)
+        stdin.write(OPENED + text(STDIO, type="session.closed", payload={"session_id": "p"}) + b"\n")
+        stdin.flush()
+        assert running.wait(30) == 0
+        assert len(stream(running.stdout).read().splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_session_in_order(number: signal.Signals) -> None:
+    with process() as running:
+        stdin, stdout = stream(running.stdin), stream(running.stdout)
+        stdin.write(OPENED)
+        stdin.flush()
+        assert b"session.ready" in stdout.readline()
+        running.send_signal(number)
+        assert running.wait(30) == 0
+        closed = json.loads(stdout.read())
+        assert (closed["type"], closed["payload"]["reason"]) == ("session.closed", "shutdown")
+
+
+def test_nobody_reads_standard_error() -> None:
+    with process() as running:
+        stdin = stream(running.stdin)
+        stdin.write(b"hello\n" * 20_000 + line(1))
+        stdin.close()
+        assert json.loads(stream(running.stdout).readline())["id"] == "e-1"
+        assert running.wait(30) == 0
+
+
+def test_others_take_part_over_the_data_port(tmp_path: Path) -> None:
+    config = tmp_path / "relay.toml"
+    config.write_text(QUIET + "[listen]\nport = 0\n")
+    with process("--config", str(config)) as running:
+        stdin, stdout, stderr = stream(running.stdin), stream(running.stdout), stream(running.stderr)
+        port = json.loads(stderr.readline())["addresses"][0].rpartition(":")[2]
+        url = f"http://127.0.0.1:{port}"
+        httpx.post(f"{url}/events", headers=HEADERS, content=line(5))
+        assert json.loads(stdout.readline())["id"] == "e-5"
+        stdin.write(line(6))
+        stdin.flush()
+        assert json.loads(stdout.readline())["id"] == "e-6"
+        answer = httpx.get(f"{url}/stream", params={"from": "all", "live": "0"}).text
+        assert re.findall("^id: (.*)$", answer, re.MULTILINE) == ["s_8f2c:0:5", "s_8f2c:0:6"]
+        stdin.close()
+        assert running.wait(30) == 0
+        assert stdout.read() == b""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_large_stream_in_bounded_memory() -> None:
+    chunk = b"".join(line(number, data={"text": "x" * 3000}, capture="full") for number in range(300))
+    count = MEGABYTES * 1_000_000 // len(chunk)
+    with process("--filter", '{"severity":{"lte":"info"}}') as running:
+        stdin, stdout = stream(running.stdin), stream(running.stdout)
+
+        def write() -> None:
+            for _ in range(count):
+                stdin.write(chunk)
+            stdin.close()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        size = peak = 0
+        while data := stdout.read(1 << 20):
+            size += len(data)
+            status = Path(f"/proc/{running.pid}/status").read_text()
+            peak = max(peak, *map(int, re.findall(r"VmRSS:\s+(\d+) kB", status)), 0)
+        writer.join()
+        assert running.wait(30) == 0
+        assert size == count * len(chunk)
+        assert peak < 110_000, f"{peak} kB"
