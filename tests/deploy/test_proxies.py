@@ -44,7 +44,7 @@ def nginx(text: str, folder: Path) -> tuple[str, list[str]]:
 
 def caddy(text: str, folder: Path) -> tuple[str, list[str]]:
     text = text.replace("hub.example.org {", "https://localhost:443 {").replace("# tls ", "tls ")
-    text = text.replace("admin off", "admin off\n\tauto_https disable_redirects")
+    text = text.replace("{\n", "{\n\tadmin off\n\tauto_https disable_redirects\n", 1)
     text = text.replace("/var/log/caddy/", f"{folder}/")
     return text, ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
 
