@@ -9,6 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aep_relay.config import Auth, Config, ConfigError, Cors, Token, load
 
@@ -231,3 +233,43 @@ def test_the_example_in_the_shipped_file_works(tmp_path: Path) -> None:
     assert set(explained) == {f.name for f in fields(Token)} - {"file"}
     for name in explained:
         assert getattr(token, name) is not None
+
+
+@given(
+    name=st.sampled_from([f.name for f in fields(Token)]),
+    value=st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.lists(st.text(max_size=3), max_size=2),
+)
+def test_any_value_of_any_setting_is_taken_or_refused_by_path(
+    tmp_path_factory: pytest.TempPathFactory, name: str, value: object
+) -> None:
+    lines = {
+        "name": '"a"',
+        "grants": '["emit", "consume", "control"]',
+        "sha256": f'"{HASH}"',
+        name: _toml(value),
+    }
+    folder = tmp_path_factory.getbasetemp()
+    text = "[[tokens]]\n" + "".join(f"{key} = {text}\n" for key, text in lines.items())
+    # With a file, a hash is one thing too much.
+    possible = {None, f"tokens[0].{name}"} | ({"tokens[0].sha256"} if name == "file" else set())
+    assert refused_where(folder, text) in possible
+
+
+def refused_where(folder: Path, text: str) -> str | None:
+    try:
+        assert loaded(folder, text).tokens[0].sha256
+    except ConfigError as error:
+        return error.where.removeprefix(f"{folder / 'relay.toml'}: ")
+    return None
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + "".join(f"\\U{ord(c):08x}" for c in value) + '"'
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else str(value)

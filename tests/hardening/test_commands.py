@@ -336,3 +336,22 @@ def test_claims_come_and_go_between_commands(relay: Inside, healthy: Healthy) ->
     assert max(answered.values()) == 1
     # What a target was handed when it had said goodbye already is lost with it.
     assert 0 <= sent - len(answered) < sent // 10
+
+
+def test_the_largest_hello(relay: Inside, healthy: Healthy) -> None:
+    def greeting(size: int) -> bytes:
+        hello: dict[str, object] = {"type": "hello", "versions": ["0.1"], "role": "consumer", "pad": ""}
+        hello["pad"] = "x" * (size - len(json.dumps(hello)))
+        return json.dumps(hello).encode()
+
+    most = LIMITS.max_hello_bytes
+    for size in (most, most + 1):
+        with Socket(relay.port, Authorization=BEARER) as socket:
+            socket.send(frame(greeting(size)))
+            if size <= most:
+                assert socket.heard()["type"] == "hello"
+                # What comes later is not kept, and may be longer.
+                socket.say({"type": "unknown", "pad": "x" * most})
+                assert socket.is_alive()
+            else:
+                assert socket.until_closed().errors == ["hello-required"]
