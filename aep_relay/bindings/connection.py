@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from aep_relay.hub.outbox import BROKEN
+from aep_relay.hub.peer import NOWHERE
 from aep_relay.transport.deadlines import SWEEP_SECONDS
 from aep_relay.transport.wire import BrokenWire, linger
 
@@ -87,6 +88,8 @@ class Connection:
             # Whoever reads on must not take a torn frame for the end.
             self.wire.abort()
         self.service.relay.detach(self._peer)
+        # Whatever ends leaves no cycle behind: full collections are rare.
+        self._peer.sink = NOWHERE
 
     # hub.peer.Sink
 

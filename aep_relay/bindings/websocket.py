@@ -77,6 +77,13 @@ class Socket(Connection):
         self.deadline = self.heard_at + service.limits.hello_timeout_seconds
         service.deadlines.watch(self)
 
+    def detach(self) -> None:
+        """Leave the hub, at once and for good, and let go of what was received in part."""
+        super().detach()
+        # The core and its parser hold each other, and so does what went wrong.
+        self.protocol.parser.close()
+        self.protocol.parser_exc = None
+
     def heartbeat(self) -> None:
         """Send ``ping``, or end a connection that has been silent for too long (AEP-0003 §3.5.5)."""
         limits = self.service.limits

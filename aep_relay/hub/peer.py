@@ -34,6 +34,26 @@ class Sink(Protocol):
         """End the connection at once."""
 
 
+class _Nowhere:
+    """The sink of a connection that is over."""
+
+    def send(self, data: bytes | memoryview) -> int:
+        return BROKEN
+
+    def wake(self) -> None:
+        """Nothing can be written any more."""
+
+    def close(self, reason: str, code: int) -> None:
+        """It is closed."""
+
+    def abort(self, reason: str) -> None:
+        """It is over."""
+
+
+NOWHERE: Sink = _Nowhere()
+"""In place of a binding's own sink when that is gone, so that peer and sink don't keep each other alive."""
+
+
 class Owner(Protocol):
     """What a peer needs of the relay."""
 
