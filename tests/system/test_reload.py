@@ -240,3 +240,15 @@ def test_a_relay_begins_to_want_tokens(tmp_path: Path) -> None:
         assert list(stream) == [": closing token-required"]
         assert ended(socket) == ("token-required", 1008)
         assert [client.post("nobody"), client.post("t")] == [401, 202]
+
+
+def test_an_expired_token_ends_its_connections(tmp_path: Path) -> None:
+    with running(tmp_path, QUIET + token("t", "emit", "consume") + token("u", "consume")) as client:
+        stream, socket, other = client.stream("t"), client.socket("t"), client.stream("u")
+        expired = token("t", "emit", "consume", expires="2020-01-01T00:00:00Z")
+        record = client.reload(QUIET + expired + token("u", "consume") + token("v", "emit"))
+        assert record["connections_ended"] == 0
+        assert list(stream) == [": closing token-expired"]
+        assert ended(socket) == ("token-expired", 1008)
+        assert [client.post("t"), client.post("v")] == [401, 202]
+        assert seqs(other, 1) == [0]
