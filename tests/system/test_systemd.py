@@ -110,7 +110,7 @@ def test_sockets_that_systemd_passes_are_listened_on(tmp_path: Path) -> None:
 
 
 @contextmanager
-def activated(folder: Path, listener: socket.socket) -> Iterator[subprocess.Popen[bytes]]:
+def activated(folder: Path, listener: socket.socket) -> Iterator[tuple[subprocess.Popen[bytes], Notified]]:
     """Run a relay that is passed ``listener`` as a service manager would."""
     notified = Notified(str(folder / "notify"))
     serve = [sys.executable, "-m", "aep_relay", "serve", "--config", str(folder / "relay.toml")]
@@ -119,21 +119,22 @@ def activated(folder: Path, listener: socket.socket) -> Iterator[subprocess.Pope
         ["bash", "-c", script, "bash", *serve], pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL
     )
     try:
-        with notified.socket:
-            notified.message("READY=1")
-        (folder / "notify").unlink()
-        yield process
+        notified.message("READY=1")
+        yield process, notified
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
     finally:
+        notified.socket.close()
+        (folder / "notify").unlink()
         if process.poll() is None:
             process.kill()
             process.wait()
 
 
 def test_a_passed_socket_off_loopback_needs_a_token(tmp_path: Path) -> None:
-    (tmp_path / "relay.toml").write_text(QUIET)
-    serve = [sys.executable, "-m", "aep_relay", "serve", "--config", str(tmp_path / "relay.toml")]
+    config = tmp_path / "relay.toml"
+    config.write_text(QUIET)
+    serve = [sys.executable, "-m", "aep_relay", "serve", "--config", str(config)]
     with socket.create_server(("0.0.0.0", 0)) as listener:
         script = f'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@" 3<&{listener.fileno()}'
         done = subprocess.run(
@@ -144,8 +145,19 @@ def test_a_passed_socket_off_loopback_needs_a_token(tmp_path: Path) -> None:
             check=False,
             timeout=PATIENCE_SECONDS,
         )
-    assert done.returncode == 2
-    assert done.stderr.startswith("aep-relay: inherited socket: 0.0.0.0 is not loopback")
+        assert done.returncode == 2
+        assert done.stderr.startswith("aep-relay: inherited socket: 0.0.0.0 is not loopback")
+
+        config.write_text(QUIET + '[auth]\ntoken = "abc"\nallow_plain_http = true\n')
+        config.chmod(0o600)
+        with activated(tmp_path, listener) as (process, notified):
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/connections"
+            config.write_text(QUIET)
+            process.send_signal(signal.SIGHUP)
+            notified.message("RELOADING=1")
+            assert notified.message("READY=1")[1].endswith("; the configuration read last was refused")
+            assert httpx.get(url).status_code == 401
+            assert httpx.get(url, headers={"Authorization": "Bearer abc"}).status_code == 200
 
 
 class Load:
