@@ -87,3 +87,21 @@ def drain(hub: Relay, peer: Peer) -> None:
     while hub.drain_peer(peer):
         if peer.outbox and sink(peer).capacity_bytes == 0:
             return
+
+
+def assert_empty(relay: Relay) -> None:
+    """Nothing is left of connections that are over."""
+    index = relay.fanout.index
+    assert not relay.peers
+    assert not relay._behind
+    assert not len(relay.claims)
+    assert not index.groups
+    assert not index._by_session
+    assert not index._by_agent
+    assert not index._by_type
+    assert not index._by_prefix
+    assert not index._scanned
+    assert not relay.fanout._cohorts
+    assert not relay.fanout._dirty
+    assert relay.fanout._pass is None
+    assert relay.fanout.backlog_bytes == 0

@@ -11,7 +11,7 @@ from aep_relay.protocol import filters
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.position import ResumePoint
 from tests.fakes.sink import MemorySink, frames_of, ids, received
-from tests.hub.build import consumer, drain, event, flush, ingest, relay, sink
+from tests.hub.build import assert_empty, consumer, drain, event, flush, ingest, relay, sink
 
 if TYPE_CHECKING:
     from aep_relay.hub.peer import Peer
@@ -321,10 +321,7 @@ def test_a_detached_connection_leaves_nothing() -> None:
         assert hub.subscribe(peer, f"{number}", filters.parse({"session": f"{number}"}), None, "all") is None
     emit(hub, 2, session="1")
     hub.detach(peer)
-    assert not hub.peers
-    assert not hub._behind
-    assert not len(hub.claims)
-    assert not hub.fanout.index.groups
-    assert not hub.fanout._cohorts
+    flush(hub)
+    assert_empty(hub)
     assert peer.outbox.queue is None
     assert not hub.drain_peer(peer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -27,56 +27,30 @@ from aep_relay.protocol import filters, frames
 from aep_relay.protocol.errors import Refusal
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.framing import Framing
-from aep_relay.protocol.position import ResumePoint
-from tests.hub.build import event, sink
+from tests.hub.build import assert_empty, event, sink
+from tests.hub.choices import (
+    FILTERS,
+    LIMITS,
+    SESSIONS,
+    SOURCES,
+    capacities,
+    captures,
+    ceilings,
+    framings,
+    froms,
+    paddings,
+    positions,
+    sessions,
+    severities,
+    subscription_ids,
+)
+from tests.hub.ending import ResumingConsumer
 from tests.hub.model import NaiveStore
-from tests.hub.observed import Consumer
 
 if TYPE_CHECKING:
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.replay import From
-
-SESSIONS = ("s", "t:1", "u\nv")
-SOURCES = ("aep://host-a/agent/coder", "aep://host-b/agent/coder")
-SEVERITIES = ("debug", "info", "notice", "warning", "error", "critical")
-FILTERS = [
-    filters.parse(value)
-    for value in (
-        {},
-        {"severity": {"gte": "notice"}},
-        {"session": "s"},
-        {"session": ["s", "u\nv"], "source": SOURCES[0]},
-        {"type": ["tool.*", "control.*"]},
-        {"agent": "coder", "severity": {"lte": "warning"}},
-    )
-]
-ROOMY = Limits()
-TIGHT = dataclasses.replace(
-    Limits(),
-    buffer_events=5,
-    max_sessions=2,
-    soft_limit_bytes=2_000,
-    hard_limit_bytes=6_000,
-    max_from_positions=9,
-)
-BY_BYTES = dataclasses.replace(
-    Limits(), max_session_bytes=4_000, max_buffer_bytes=7_000, soft_limit_bytes=900, hard_limit_bytes=20_000
-)
-PACED = dataclasses.replace(Limits(), buffer_events=30, soft_limit_bytes=1_000, hard_limit_bytes=12_000)
-
-positions = st.tuples(st.sampled_from([0, 1, 2**62]), st.integers(0, 7))
-severities = st.sampled_from(SEVERITIES)
-captures = st.sampled_from(["none", "metadata", "redacted", "full"])
-sessions = st.sampled_from(SESSIONS)
-paddings = st.sampled_from([0, 0, 0, 300, 2_500])
-framings = st.sampled_from([Framing.WEBSOCKET, Framing.WEBSOCKET, Framing.SSE, Framing.SSE_UNCHUNKED])
-ceilings = st.sampled_from([None, None, 0, 1, 2, 3])
-capacities = st.sampled_from([None, 0, 300, 1_500])
-froms = st.one_of(
-    st.none(),
-    st.just("all"),
-    st.lists(st.builds(ResumePoint, st.sampled_from([*SESSIONS, "w"]), positions), max_size=3),
-)
+    from tests.hub.observed import Consumer
 
 
 class WatchedRelay(Relay):
@@ -95,15 +69,13 @@ class RelayMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._patches = patch.multiple(catchup, SLICE_EVENTS=catchup.SLICE_EVENTS)
-        self._patches.start()
+        self._patches = ExitStack()
         self.serial = 0
         self.consumers: list[Consumer] = []
-        self.claims: dict[str, list[Peer]] = {}
 
     @initialize(
         target=peers,
-        limits=st.sampled_from([ROOMY, TIGHT, BY_BYTES, PACED]),
+        limits=st.sampled_from(LIMITS),
         slice_events=st.sampled_from([1, 2, 256]),
         slice_cost=st.sampled_from([1, 100_000, fanout.SLICE_COST_BYTES]),
         emitter_capacity=st.sampled_from([None, 0, 1_500]),
@@ -120,28 +92,19 @@ class RelayMachine(RuleBasedStateMachine):
         capacity: int | None,
     ) -> MultipleResults[Consumer]:
         """Begin with one connection that claims a session and subscribes as well, and with one consumer."""
-        self._patches.stop()
-        self._patches = patch.multiple(catchup, SLICE_EVENTS=slice_events)
-        self._patches.start()
-        self._cost = patch.multiple(fanout, SLICE_COST_BYTES=slice_cost)
-        self._cost.start()
+        self._patches.enter_context(patch.object(catchup, "SLICE_EVENTS", slice_events))
+        self._patches.enter_context(patch.object(fanout, "SLICE_COST_BYTES", slice_cost))
         self.limits = limits
         self.relay = WatchedRelay(limits)
         self.store = NaiveStore(limits)
-
         emitter = self._connect(Framing.WEBSOCKET, emitter_capacity, FILTERS[0])
         self._claim(emitter, "s", (0, 0))
         return multiple(emitter, self._connect(Framing.WEBSOCKET, capacity, filter_))
 
     def teardown(self) -> None:
-        if not hasattr(self, "relay"):
-            self._patches.stop()
-            return
-        try:
-            self._finish()
-        finally:
-            self._patches.stop()
-            self._cost.stop()
+        with self._patches:
+            if hasattr(self, "relay"):
+                self._finish()
 
     # Events in
 
@@ -316,7 +279,7 @@ class RelayMachine(RuleBasedStateMachine):
         ceiling: int | None = None,
         from_: From = None,
     ) -> Consumer:
-        consumer = Consumer(self.relay, self.store, framing, capacity)
+        consumer = ResumingConsumer(self.relay, self.store, framing, capacity)
         self.consumers.append(consumer)
         consumer.subscribe("a", filter_, ceiling, from_, ends=False)
         self._check_all()
@@ -324,7 +287,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     @rule(
         consumer=peers,
-        id_=st.sampled_from(["a", "b", "c"]),
+        id_=subscription_ids,
         filter_=st.sampled_from(FILTERS),
         ceiling=ceilings,
         from_=froms,
@@ -338,11 +301,11 @@ class RelayMachine(RuleBasedStateMachine):
 
     @rule(filter_=st.sampled_from(FILTERS), from_=froms, capacity=st.sampled_from([None, 0, 700]))
     def replay_and_end(self, filter_: filters.Filter, from_: From, capacity: int | None) -> None:
-        consumer = Consumer(self.relay, self.store, Framing.SSE, capacity)
+        consumer = ResumingConsumer(self.relay, self.store, Framing.SSE, capacity)
         consumer.subscribe("stream", filter_, None, from_, ends=True)
         self.consumers.append(consumer)
 
-    @rule(consumer=peers, id_=st.sampled_from(["a", "b", "c"]))
+    @rule(consumer=peers, id_=subscription_ids)
     def unsubscribe(self, consumer: Consumer, id_: str) -> None:
         if not consumer.over:
             assert self.relay.unsubscribe(consumer.peer, id_) is (id_ in consumer.subs)
@@ -358,14 +321,10 @@ class RelayMachine(RuleBasedStateMachine):
 
     # Bytes out
 
-    @rule()
-    def flush_a_slice(self) -> None:
-        self.relay.flush()
-        self._check_all()
-
-    @rule()
-    def flush(self) -> None:
-        while self.relay.flush():
+    @rule(slices=st.sampled_from([1, 1, 1_000]))
+    def flush(self, slices: int) -> None:
+        while slices and self.relay.flush():
+            slices -= 1
             self._check_all()
         self._check_all()
 
@@ -429,9 +388,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     def _finish(self) -> None:
         """Let everyone catch up, then leave; nothing stays behind."""
-        while self.relay.flush():
-            pass
-        self._check_all()
+        self.flush(1_000_000)
         for consumer in self.consumers:
             if not consumer.over:
                 self.keep_up(consumer)
@@ -440,24 +397,6 @@ class RelayMachine(RuleBasedStateMachine):
             self.relay.detach(consumer.peer)
         assert not self.relay.flush()
         assert_empty(self.relay)
-
-
-def assert_empty(relay: Relay) -> None:
-    """Nothing is left of connections that are over."""
-    index = relay.fanout.index
-    assert not relay.peers
-    assert not relay._behind
-    assert not len(relay.claims)
-    assert not index.groups
-    assert not index._by_session
-    assert not index._by_agent
-    assert not index._by_type
-    assert not index._by_prefix
-    assert not index._scanned
-    assert not relay.fanout._cohorts
-    assert not relay.fanout._dirty
-    assert relay.fanout._pass is None
-    assert relay.fanout.backlog_bytes == 0
 
 
 TestRelay = RelayMachine.TestCase
