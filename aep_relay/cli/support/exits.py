@@ -64,6 +64,9 @@ def ending(function: Callable[P, None]) -> Callable[P, None]:
 
         try:
             function(*args, **kwargs)
+        except click.UsageError as error:
+            # It may quote what an Event holds.
+            raise click.UsageError(shown(error.format_message())) from None
         except ClientError as error:
             end(code_of(error), error.message, error.advice)
         except KeyboardInterrupt:
