@@ -42,6 +42,9 @@ DRAIN_SPREAD_SECONDS = 2.0
 
 SPREAD_SECONDS_EACH = 0.002
 
+FIRST_REQUEST_SECONDS = 0.5
+"""So long a connection that was accepted before the drain has for its first request, which is answered then."""
+
 _TURNED_AWAY = refusal(Refusal("limit-exceeded", "this relay has as many connections as it takes"))
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -261,6 +264,9 @@ async def drain(service: Service) -> None:
     for count, peer in enumerate(peers):
         relay.close(peer, "shutdown", 1001)
         await trio.sleep(spread / len(peers) * 2 * random.random() if count % 8 == 0 else 0)  # noqa: S311
+    if service.unused:
+        await trio.sleep(min(FIRST_REQUEST_SECONDS, service.limits.drain_timeout_seconds / 2))
+        service.end_idle(unused=True)
 
 
 def _text(address: object) -> str:

@@ -57,8 +57,10 @@ async def serve(service: Service, wire: Wire) -> None:
     """Serve one connection, which ``Service.admit`` has counted in, to its end."""
     reader = HttpReader(wire, service.limits, service.deadlines)
     service.readers.add(reader)
+    service.unused.add(reader)
     try:
         while (request := await reader.next_request()) is not None:
+            service.unused.discard(reader)
             if not await _serve_one(service, wire, reader, request):
                 return
         await reader.close()
@@ -72,6 +74,7 @@ async def serve(service: Service, wire: Wire) -> None:
     finally:
         service.open_connections -= 1
         service.readers.discard(reader)
+        service.unused.discard(reader)
         wire.close()
 
 

@@ -50,6 +50,8 @@ class Service:
         self._describe()
         self.readers: set[HttpReader] = set()
         """Of the connections that speak HTTP, between requests or in one."""
+        self.unused: set[HttpReader] = set()
+        """Those of them that have had no request yet."""
         self._left_over = trio.Event()
 
     def _describe(self) -> None:
@@ -71,10 +73,13 @@ class Service:
         self.open_connections += 1
         return True
 
-    def end_idle(self) -> None:
-        """End the kept-alive connections that are between two requests."""
+    def end_idle(self, *, unused: bool = False) -> None:
+        """End the kept-alive connections that are between two requests, and if ``unused``, those before the first.
+
+        Who has just connected is about to send a request, and unlike others does not expect to find the end instead.
+        """
         for reader in self.readers:
-            if reader.idle:
+            if reader.idle and (unused or reader not in self.unused):
                 reader.expire()
 
     async def flush(self) -> None:

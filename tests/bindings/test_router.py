@@ -252,9 +252,9 @@ class TestDraining:
             assert (answer.status, answer.headers["connection"]) == (202, "close")
             assert wire.closed
 
-    async def test_idle_connections_end_at_once(self) -> None:
+    async def test_idle_connections_end_and_new_ones_may_ask_first(self) -> None:
         async with serving() as relay:
-            fresh, used, begun = relay.connect(), relay.connect(), relay.connect()
+            fresh, used, begun, silent = (relay.connect() for _ in range(4))
             used.feed(request("GET", "/healthz"))
             begun.feed(b"GET /heal")
             await settle()
@@ -262,11 +262,17 @@ class TestDraining:
             relay.service.draining = True
             relay.service.end_idle()
             await settle()
-            assert (fresh.closed, used.closed, begun.closed) == (True, True, False)
-            assert (fresh.take_sent(), used.take_sent()) == (b"", b"")
+            assert [wire.closed for wire in (fresh, used, begun, silent)] == [False, True, False, False]
+            assert used.take_sent() == b""
+            fresh.feed(request("GET", "/healthz"))
             begun.feed(b"thz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await settle()
-            assert take_answer(begun.take_sent())[0].status == 503
+            for wire in (fresh, begun):
+                assert take_answer(wire.take_sent())[0].status == 503
+            relay.service.end_idle(unused=True)
+            await settle()
+            assert (silent.closed, silent.take_sent()) == (True, b"")
+            assert relay.service.unused == set()
 
 
 async def _crash(relay: Served, monkeypatch: pytest.MonkeyPatch) -> None:
