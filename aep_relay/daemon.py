@@ -57,7 +57,7 @@ class Companion(Protocol):
         """Do what it is for; return the exit code of the whole."""
 
     def signalled(self, number: int) -> None:
-        """Be told of SIGINT or SIGTERM, in the relay's place: it ends when this has."""
+        """Be told of SIGHUP, SIGINT or SIGTERM, in the relay's place: it ends when this has."""
 
 
 async def serve(
@@ -172,10 +172,7 @@ async def _until_over(
 
         nursery.start_soon(accompany)
         async for number in signals:
-            if number == signal.SIGHUP:
-                reloader.ask()
-            else:
-                companion.signalled(number)
+            companion.signalled(number)
     return codes[0]
 
 

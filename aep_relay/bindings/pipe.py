@@ -110,5 +110,6 @@ class Pipe:
             await self._moved.wait()
 
     def detach(self) -> None:
-        """Leave the hub."""
-        self._relay.detach(self.peer)
+        """Leave the hub; once is enough."""
+        if self.peer.id in self._relay.peers:
+            self._relay.detach(self.peer)

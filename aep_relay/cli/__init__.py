@@ -36,6 +36,7 @@ COMMANDS = (
     "demo",
     "tail-files",
     "stdio",
+    "run",
     "completion",
 )
 

@@ -178,7 +178,7 @@ class Relay:
             return self._route(event, peer)
         if peer is not None:
             if shape is Shape.SESSION and peer.role != "consumer":
-                refusal = self._claim(event, peer)
+                refusal = self.claim(event.session, peer)
                 if refusal is not None:
                     return refusal
             peer.received_events += 1
@@ -220,8 +220,8 @@ class Relay:
         for keep in self.keepers:
             keep(event)
 
-    def _claim(self, event: Event, peer: Peer) -> Refusal | None:
-        session = event.session
+    def claim(self, session: str | None, peer: Peer) -> Refusal | None:
+        """Record that ``peer`` emits ``session``, as each of its Events does; return why not, None when it has it."""
         if session is None or (peer.claims is not None and session in peer.claims):
             return None
         if peer.claims is not None and len(peer.claims) >= self.limits.max_claims:

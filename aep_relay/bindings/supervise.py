@@ -1,0 +1,258 @@
+"""A process that speaks stdio, as a live connection of the relay (AEP-0003 §3.1, stdio transport).
+
+Its output is ingested and claims its sessions; commands to them, and what others say about its own, go to its input.
+Invariants: a process that does not read is no reason to stop reading it, and costs bounded memory; signals are passed
+on; what it said last is taken in before its session is said to have ended; its exit code is the relay's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import structlog
+import trio
+
+from aep_relay.bindings import descriptors, stdio
+from aep_relay.bindings.pipe import Pipe
+from aep_relay.protocol import stdio_session, supervision
+from aep_relay.protocol.filters import parse
+from aep_relay.protocol.intake import Intake
+from aep_relay.protocol.jsonl import LineReader
+from aep_relay.protocol.stdio import Dialect, StdioError
+from aep_relay.protocol.stdio_session import Signal, Stamp
+from aep_relay.protocol.supervision import Supervised
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trio.abc import ReceiveStream, SendStream
+
+    from aep_relay.bindings.service import Service
+    from aep_relay.protocol.dialect import DialectMapper
+
+EOF_SECONDS = 2.0
+"""After the process has ended, what it started may keep its output open for so long."""
+FIRST_RESTART_SECONDS = 1.0
+LONGEST_RESTART_SECONDS = 60.0
+STABLE_SECONDS = 60.0
+"""A process that ran for so long starts over with the shortest wait."""
+REPORT_SECONDS = 10.0
+MAX_COMPLAINT_BYTES = 64 * 1024
+
+PASSED_ON = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Besides what the relay itself is told to end by."""
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be run, and as whom."""
+
+    command: Sequence[str]
+    agent: str
+    session: str
+    accepts: frozenset[str] = field(default_factory=frozenset)
+    dialect: Dialect | None = None
+    """What its input speaks; None: what it speaks itself."""
+    restart: bool = False
+
+
+class Supervisor:
+    """Runs a process beside the relay's own bindings."""
+
+    def __init__(self, task: Task, mapper: DialectMapper, stderr: int = 2) -> None:
+        self._task = task
+        self._mapper = mapper
+        self._stderr = stderr
+        self._process: trio.Process | None = None
+        self._told_to_end = trio.Event()
+        self._reported_at = -REPORT_SECONDS
+        self.refused_lines = 0
+        self.complaints = 0
+
+    def signalled(self, number: int) -> None:
+        """Pass a signal on; there is no restart after it."""
+        self._told_to_end.set()
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        try:
+            if number == signal.SIGINT:
+                # As a terminal does: it is not in the terminal's group, so that each signal comes once.
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        except OSError:
+            return
+
+    async def run(self, service: Service) -> int:
+        """Run the process until it ends for good; return its exit code, 128 and the signal's number for a signal."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pass_all_on)
+            code = await self._run_again_and_again(service)
+            nursery.cancel_scope.cancel()
+        return code if code >= 0 else 128 - code
+
+    async def _pass_all_on(self) -> None:
+        with trio.open_signal_receiver(*PASSED_ON) as signals:
+            async for number in signals:
+                self._pass_on(number)
+
+    async def _run_again_and_again(self, service: Service) -> int:
+        wait_seconds = FIRST_RESTART_SECONDS
+        while True:
+            began = trio.current_time()
+            code = await self._run_once(service)
+            if code == 0 or not self._task.restart or self._told_to_end.is_set():
+                return code
+            if trio.current_time() - began >= STABLE_SECONDS:
+                wait_seconds = FIRST_RESTART_SECONDS
+            log.warning("process ended; it is started again", code=code, wait_seconds=wait_seconds)
+            with trio.move_on_after(wait_seconds):
+                await self._told_to_end.wait()
+                return code
+            wait_seconds = min(2 * wait_seconds, LONGEST_RESTART_SECONDS)
+            self._mapper.restart(time.time_ns() // 1_000_000)
+
+    async def _run_once(self, service: Service) -> int:
+        task = self._task
+        try:
+            process = await trio.lowlevel.open_process(
+                list(task.command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+            )
+        except OSError as error:
+            log.error("process cannot be started", command=task.command[0], error=error.strerror)
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        self._process = process
+        began = trio.current_time()
+        intake = Intake(self._mapper, service.limits.max_event_bytes)
+        supervised = Supervised(intake, task.session, task.agent, self._mapper.epoch, self._refused)
+        stdin, stdout, stderr = _streams(process)
+        pipe = Pipe(service.relay, "run", stdin.send_all)
+        try:
+            self._introduce(service, pipe, process.pid, supervised)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, pipe, process)
+                async with trio.open_nursery() as reading:
+                    reading.start_soon(self._read, service, pipe, stdout, supervised)
+                    reading.start_soon(self._pass_through, stderr)
+                    await process.wait()
+                    reading.cancel_scope.deadline = trio.current_time() + EOF_SECONDS
+                code = process.returncode or 0
+                ended = supervised.ended(code, trio.current_time() - began, self._stamp())
+                if ended is not None:
+                    service.relay.ingest(ended, pipe.peer if pipe.reason is None else None)
+                    await service.flush()
+                nursery.cancel_scope.cancel()
+        finally:
+            pipe.detach()
+            with trio.CancelScope(shield=True):
+                for stream in (stdin, stdout, stderr):
+                    await trio.aclose_forcefully(stream)
+        return code
+
+    def _stamp(self) -> Stamp:
+        task = self._task
+        host = quote(socket.gethostname() or "localhost", safe="")
+        path = f"agent/{quote(task.agent, safe='')}/session/{quote(task.session, safe='')}"
+        return stdio.stamp()._replace(source=f"aep://{host}/{path}")
+
+    def _introduce(self, service: Service, pipe: Pipe, pid: int, supervised: Supervised) -> None:
+        """Make the process a peer that has said hello, and open its session."""
+        task, peer = self._task, pipe.peer
+        peer.role = "both"
+        peer.name = f"pid {pid}"
+        peer.agent = task.agent
+        peer.instance = f"{socket.gethostname()}/{pid}"
+        peer.identity = {"agent": task.agent, "instance": peer.instance}
+        peer.accepts = task.accepts
+        peer.control = {"accepts": sorted(task.accepts)} if task.accepts else None
+        if task.dialect is Dialect.STDIO:
+            pipe.translate = stdio.in_stdio
+        service.relay.claim(task.session, peer)
+        # What others say about its session; what it says itself it knows.
+        service.relay.subscribe(
+            peer, "stdin", parse({"session": task.session, "type": "attention.routed"}), None
+        )
+        if task.dialect is not Dialect.AEP:
+            peer.push(stdio_session.session_opened(self._stamp(), task.session))
+            supervised.session.advance(Signal.OPEN)
+
+    async def _write(self, pipe: Pipe, process: trio.Process) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pipe.run)
+            await pipe.over.wait()
+            nursery.cancel_scope.cancel()
+        if pipe.reason != "broken" or process.returncode is None:
+            # It goes on talking, but nobody can be told any more that it listens.
+            log.info("process takes no more input", reason=pipe.reason)
+        pipe.detach()
+
+    async def _read(
+        self, service: Service, pipe: Pipe, stdout: ReceiveStream, supervised: Supervised
+    ) -> None:
+        reader = LineReader(service.limits.max_event_bytes)
+        data = b"\n"
+        while data:
+            data = bytes(await stdout.receive_some(descriptors.READ_BYTES))
+            for line in reader.feed(data) if data else reader.finish():
+                event = supervised.take(line)
+                if event is None:
+                    continue
+                refusal = service.relay.ingest(event, pipe.peer if pipe.reason is None else None)
+                if refusal is not None:
+                    self._refused(StdioError("unauthorized", refusal.detail, event_id=event.id))
+                if service.relay.crowded:
+                    await service.flush()
+                    await trio.lowlevel.checkpoint()
+            if self._task.dialect is None and supervised.dialect is not None:
+                pipe.translate = stdio.in_stdio if supervised.dialect is Dialect.STDIO else None
+            await service.flush()
+
+    async def _pass_through(self, stderr: ReceiveStream) -> None:
+        """Hand on what the process writes to its standard error, and count its complaints."""
+        reader = LineReader(MAX_COMPLAINT_BYTES)
+        writable = True
+        while data := bytes(await stderr.receive_some(descriptors.READ_BYTES)):
+            for line in reader.feed(data):
+                found = supervision.complaint(line) if isinstance(line, bytes) else None
+                if found is not None:
+                    self.complaints += 1
+                    log.warning("process complains", type=found[0], code=found[1], detail=found[2])
+            if writable:
+                try:
+                    await descriptors.write(self._stderr, data)
+                except OSError:
+                    writable = False
+
+    def _refused(self, error: StdioError) -> None:
+        """Count a line that was left out, and report it unless one was just reported."""
+        self.refused_lines += 1
+        now = trio.current_time()
+        if now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            log.warning(
+                "line left out", code=error.code, detail=error.detail, refused_lines=self.refused_lines
+            )
+
+
+def _streams(process: trio.Process) -> tuple[SendStream, ReceiveStream, ReceiveStream]:
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+    if stdin is None or stdout is None or stderr is None:
+        raise RuntimeError("a process without pipes")
+    return stdin, stdout, stderr

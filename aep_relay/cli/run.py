@@ -1,0 +1,61 @@
+"""``aep-relay run``: supervise an agent process that speaks stdio."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aep_relay.cli.stdio import configured, epoch_seed, run_embedded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option("--agent", metavar="NAME", help="Who it is.  [default: the command's name]")
+@click.option("--session", metavar="NAME", help="The session it emits.  [default: a new one]")
+@click.option(
+    "--accepts", metavar="TYPE", multiple=True, help="A type of command that it takes (repeatable)."
+)
+@click.option("--dialect", type=click.Choice(["auto", "aep", "stdio"]), default="auto", show_default=True,
+              help="What its input speaks; auto: what it speaks itself.")  # fmt: skip
+@click.option("--restart", is_flag=True, help="Start it again when it fails, after a wait that grows.")
+@click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="TOML file to read.")
+@click.option("--host", metavar="HOST", help="Address or name of the data port (AEP_HOST).")
+@click.option("--port", metavar="PORT", type=int, help="TCP port of the data port (AEP_PORT).")
+@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    agent: str | None, session: str | None, accepts: Sequence[str], dialect: str, restart: bool,
+    file: Path | None, host: str | None, port: int | None, words: Sequence[str],
+) -> None:  # fmt: skip
+    """Run COMMAND with a relay around it: Events on its output go in, commands to its session go to its input.
+
+    Lines are Events of AEP-0001, or of the stdio dialect (aep_version), which are mapped. Its session is claimed as
+    long as it runs, so that commands of a type that it --accepts reach it. When it ends without saying so,
+    session.ended says it. Signals are passed on, its standard error is passed through, its exit code is the result.
+
+    \b
+    Example:
+      aep-relay run --agent builder --accepts control.cancel -- ./agent --verbose
+    """
+    from aep_relay.bindings.supervise import Supervisor, Task
+    from aep_relay.config.capturing import adapter
+    from aep_relay.protocol.dialect import DialectMapper
+    from aep_relay.protocol.stdio import Dialect
+
+    config = configured(file, host, port, listens=True)
+    task = Task(
+        words,
+        agent or Path(words[0]).name or "agent",
+        session or f"run-{secrets.token_hex(6)}",
+        frozenset(accepts),
+        {"auto": None, "aep": Dialect.AEP, "stdio": Dialect.STDIO}[dialect],
+        restart,
+    )
+    mapper = DialectMapper(
+        agent=task.agent, session=task.session, epoch_seed=epoch_seed(), adapter=adapter(config.capture)
+    )
+    run_embedded(config, Supervisor(task, mapper), config.log.level)

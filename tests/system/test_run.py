@@ -1,0 +1,312 @@
+"""``aep-relay run``: a real process with a relay around it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from tests.installed import QUIET
+from tests.system.test_journal import eventually
+
+EVENT = (
+    '{"aep":"0.1","id":"e-%d","type":"run.started","time":"2026-01-05T09:00:00Z","source":"aep://h",'
+    '"agent":"builder","session":"s","seq":%d}'
+)
+PRELUDE = f"""
+import json, os, signal, sys, time
+EVENT = {EVENT!r}
+def say(number): print(EVENT % (number, number), flush=True)
+"""
+TOKEN = "a-token-of-tests"
+
+
+class Running:
+    """A supervised program."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self.process = process
+        self.log = log
+        self._port: str | None = None
+
+    def records(self) -> list[dict[str, Any]]:
+        found = []
+        for line in self.log.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    @property
+    def port(self) -> str:
+        if self._port is None:
+            eventually(lambda: any(each.get("event") == "listening" for each in self.records()))
+            (record,) = [each for each in self.records() if each.get("event") == "listening"]
+            self._port = record["addresses"][0].rpartition(":")[2]
+        return self._port
+
+    def held(self) -> list[dict[str, Any]]:
+        answer = httpx.get(
+            f"http://127.0.0.1:{self.port}/stream",
+            params={"from": "all", "live": "0"},
+            headers={"Authorization": f"Bearer {TOKEN}"},
+        )
+        return [json.loads(found) for found in re.findall("^data: (.*)$", answer.text, re.MULTILINE)]
+
+    def archived(self) -> list[tuple[str, str, Any]]:
+        """What was archived of the session: id or type, and the reason it gives."""
+        path = self.log.parent / "archive" / "builder" / "s.jsonl"
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        return [
+            (each["type"], each.get("data", {}).get("reason", ""), each.get("epoch", 0)) for each in events
+        ]
+
+
+@contextlib.contextmanager
+def supervised(folder: Path, program: str, *options: str) -> Iterator[Running]:
+    config = folder / "relay.toml"
+    config.write_text(
+        f'[operator]\nenabled = false\n[listen]\nport = 0\n[archive]\nroot = "archive"\n[auth]\ntoken = "{TOKEN}"\n'
+    )
+    config.chmod(0o600)
+    script = folder / "agent.py"
+    script.write_text(PRELUDE + program)
+    call = [
+        sys.executable,
+        "-m",
+        "aep_relay",
+        "run",
+        "--agent",
+        "builder",
+        "--session",
+        "s",
+        "--config",
+        str(config),
+    ]
+    log = folder / "stderr"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [*call, *options, "--", sys.executable, str(script)], stderr=stderr, text=True
+        ) as process,
+    ):
+        try:
+            yield Running(process, log)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "reason"),
+    [
+        ("say(0)", 0, "normal"),
+        ("say(0); sys.exit(3)", 3, "error"),
+        ("say(0); os.kill(os.getpid(), signal.SIGKILL)", 137, "killed"),
+        ("say(0); sys.stdin.close(); os.close(0); sys.exit(3)", 3, "error"),
+    ],
+)
+def test_how_it_ends(program: str, code: int, reason: str, tmp_path: Path) -> None:
+    with supervised(tmp_path, program) as running:
+        assert running.process.wait(30) == code
+    assert running.archived() == [("run.started", "", 0), ("session.ended", reason, 0)]
+
+
+def test_it_says_the_end_itself(tmp_path: Path) -> None:
+    program = "print((EVENT % (0, 0)).replace('run.started', 'session.ended'))"
+    with supervised(tmp_path, program) as running:
+        assert running.process.wait(30) == 0
+    assert running.archived() == [("session.ended", "", 0)]
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    config = tmp_path / "relay.toml"
+    config.write_text(QUIET + "[listen]\nport = 0\n")
+    call = [
+        sys.executable,
+        "-m",
+        "aep_relay",
+        "run",
+        "--config",
+        str(config),
+        "--",
+        str(tmp_path / "nothing"),
+    ]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 127
+    assert "process cannot be started" in done.stderr
+
+
+COMMAND = {
+    "aep": "0.1", "id": "c-1", "type": "control.cancel", "time": "2026-01-05T09:00:00Z", "source": "aep://me",
+    "agent": "me", "session": "s",
+}  # fmt: skip
+
+OBEDIENT = """
+number = 0
+for line in sys.stdin:
+    heard = json.loads(line)
+    if heard["type"] == "session.opened":
+        say(0)
+    else:
+        answer = json.loads(EVENT % (1, 1))
+        answer |= {"type": "control.accepted", "cause": heard["id"], "data": {"heard": heard["type"]}}
+        print(json.dumps(answer), flush=True)
+"""
+
+
+def test_commands_reach_it_and_the_roster_shows_it(tmp_path: Path) -> None:
+    with supervised(tmp_path, OBEDIENT, "--accepts", "control.cancel") as running:
+        url = f"ws://127.0.0.1:{running.port}/socket"
+        eventually(lambda: len(running.held()) == 1)
+        with connect(url, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as socket:
+            frames = [
+                {
+                    "type": "hello",
+                    "versions": ["0.1"],
+                    "role": "consumer",
+                    "identity": {},
+                    "capabilities": {},
+                },
+                {"type": "roster", "id": "r"},
+                {
+                    "type": "subscribe",
+                    "id": "s",
+                    "filter": {"type": ["control.accepted", "control.rejected"]},
+                },
+                {**COMMAND, "id": "c-0", "type": "control.pause"},
+                COMMAND,
+            ]
+            for frame in frames:
+                socket.send(json.dumps(frame))
+            assert json.loads(socket.recv(20))["type"] == "hello"
+            (entry,) = json.loads(socket.recv(20))["entries"]
+            assert (entry["session"], entry["agent"]) == ("s", "builder")
+            assert entry["control"] == {"accepts": ["control.cancel"]}
+            assert json.loads(socket.recv(20))["type"] == "subscribed"
+            refused = json.loads(socket.recv(20))
+            assert (refused["cause"], refused["code"]) == ("c-0", "unsupported")
+            accepted = json.loads(socket.recv(20))
+            assert (accepted["type"], accepted["cause"]) == ("control.accepted", "c-1")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 143
+    assert running.archived()[-1][:2] == ("session.ended", "killed")
+
+
+STDIO_AGENT = """
+first = json.loads(sys.stdin.readline())
+assert (first["type"], first["payload"]["session_id"]) == ("session.opened", "s")
+def tell(type_, **payload):
+    print(json.dumps({"aep_version": "0.1", "id": type_, "type": type_, "source": "w",
+                      "created_at": "2026-01-05T09:00:00Z", "payload": payload}), flush=True)
+tell("session.ready", session_id="s", capabilities={})
+tell("tool.requested", tool={"name": "Bash"})
+sys.stderr.write('{"type":"event.rejected","payload":{"error":{"code":"invalid_envelope"}}}\\nplain text\\n')
+tell("task.done", answer=42)
+tell("session.closed", session_id="s")
+"""
+
+
+def test_a_process_of_the_stdio_dialect(tmp_path: Path) -> None:
+    with supervised(tmp_path, STDIO_AGENT) as running:
+        assert running.process.wait(30) == 0
+    found = running.archived()
+    assert [type_ for type_, _, _ in found] == ["tool.requested", "x.stdio.task.done", "session.ended"]
+    assert len({epoch for _, _, epoch in found}) == 1
+    assert "plain text\n" in running.log.read_text()
+    complaints = [each for each in running.records() if each.get("event") == "process complains"]
+    assert [(each["type"], each["code"]) for each in complaints] == [("event.rejected", "invalid_envelope")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
+    program = f"""
+signal.signal({int(number)}, lambda *_: sys.exit(7))
+say(0)
+while True: time.sleep(0.05)
+"""
+    with supervised(tmp_path, program) as running:
+        eventually(lambda: len(running.held()) == 1)
+        running.process.send_signal(number)
+        assert running.process.wait(30) == 7
+    assert running.archived()[-1][:2] == ("session.ended", "error")
+
+
+def test_it_is_started_again_in_a_new_epoch(tmp_path: Path) -> None:
+    program = """
+print(json.dumps({"aep_version": "0.1", "id": str(time.time()), "type": "run.started", "source": "w",
+                  "created_at": "2026-01-05T09:00:00Z", "payload": {}}))
+again = os.path.exists("again")
+open("again", "w").close()
+sys.exit(0 if again else 1)
+"""
+    with supervised(tmp_path, f"os.chdir({str(tmp_path)!r})\n{program}", "--restart") as running:
+        assert running.process.wait(30) == 0
+    found = running.archived()
+    assert [each[:2] for each in found] == [
+        ("run.started", ""), ("session.ended", "error"), ("run.started", ""), ("session.ended", "normal"),
+    ]  # fmt: skip
+    assert found[0][2] == found[1][2] < found[2][2] == found[3][2]
+
+
+def test_a_process_that_writes_much_and_reads_nothing(tmp_path: Path) -> None:
+    program = """
+out = os.fdopen(1, "wb", 1 << 20)
+for number in range(30_000): out.write((EVENT % (number, number)).encode() + b"\\n")
+out.flush()
+time.sleep(600)
+"""
+    with supervised(tmp_path, program, "--accepts", "control.cancel") as running:
+        url = f"ws://127.0.0.1:{running.port}/socket"
+        path = tmp_path / "archive" / "builder" / "s.jsonl"
+        eventually(lambda: path.exists() and path.read_bytes().count(b"\n") == 30_000)
+        with connect(url, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as socket:
+            hello = {
+                "type": "hello",
+                "versions": ["0.1"],
+                "role": "consumer",
+                "identity": {},
+                "capabilities": {},
+            }
+            socket.send(json.dumps(hello))
+            socket.recv(20)
+            note = "x" * 100_000
+            for number in range(100):
+                socket.send(json.dumps({**COMMAND, "id": f"c-{number}", "data": {"note": note}}))
+            refused = json.loads(socket.recv(20))
+            assert refused["code"] == "no-route"
+        assert running.process.poll() is None
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 143
+
+
+def test_the_relay_is_killed(tmp_path: Path) -> None:
+    program = """
+say(0)
+for line in sys.stdin: pass
+open(os.path.join(os.path.dirname(__file__), "gone"), "w").close()
+"""
+    with supervised(tmp_path, program) as running:
+        eventually(lambda: len(running.held()) == 1)
+        running.process.kill()
+        running.process.wait(30)
+        eventually((tmp_path / "gone").exists)
+
+
+def test_what_it_started_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    program = (
+        "import subprocess; say(0); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'])"
+    )
+    with supervised(tmp_path, program) as running:
+        began = time.monotonic()
+        assert running.process.wait(30) == 0
+        assert time.monotonic() - began < 15
