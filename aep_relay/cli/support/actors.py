@@ -69,7 +69,8 @@ class Actor:
         self._changed = trio.Event()
 
     async def emit(self, type_: str, data: dict[str, Any] | None = None, **attributes: Any) -> str:
-        """Emit one Event of the session; return its id."""
+        """Emit one Event of the session, none while paused; return its id."""
+        await self._running.wait()
         id_ = new_id()
         await self._socket.say(self._event(id_, type_, data, attributes))
         return id_

@@ -35,9 +35,11 @@ class Sending:
     def command(self, type_: str, session: str, attributes: Mapping[str, object]) -> Event:
         """Return the command. Raises ``click.UsageError``."""
         from aep_relay.client.times import now
-        from aep_relay.protocol.event import Shape
+        from aep_relay.protocol.registry import is_command
 
-        event = make(
+        if not is_command(type_):
+            raise click.UsageError(f"{type_} is no type of command; emit it with `aep-relay emit`")
+        return make(
             {
                 "id": self.id or new_id(),
                 "type": type_,
@@ -48,9 +50,6 @@ class Sending:
                 **attributes,
             }
         )
-        if event.shape is not Shape.COMMAND:
-            raise click.UsageError(f"{type_} is no type of command; emit it with `aep-relay emit`")
-        return event
 
     def send(self, type_: str, session: str, **attributes: object) -> None:
         """Send a command, tell what becomes of it, and end accordingly."""
