@@ -31,18 +31,18 @@ PATIENCE_SECONDS = 30.0
 
 def test_the_manager_hears_of_every_state_in_order(tmp_path: Path) -> None:
     notified = Notified(str(tmp_path / "notify"))
-    config = QUIET + '[listen]\nalso = ["unix:' + str(tmp_path / "also.sock") + '"]\n'
+    path = tmp_path / "also.sock"
+    config = QUIET + f'[listen]\nalso = ["127.0.0.1:0", "unix:{path}"]\n'
     with notified.socket, installed(tmp_path, config, NOTIFY_SOCKET=notified.address) as relay:
         ready = notified.message("READY=1")
         # Only now is the log looked at: whoever was told may connect at once.
-        port = relay.port()
-        for family, address in (
-            (socket.AF_INET, ("127.0.0.1", port)),
-            (socket.AF_UNIX, tmp_path / "also.sock"),
-        ):
-            with socket.socket(family) as client:
-                client.connect(address if isinstance(address, tuple) else str(address))
-        listening = f"listening on 127.0.0.1:{port}, unix:{tmp_path}/also.sock"
+        addresses = relay.record("listening")["addresses"]
+        assert addresses[2] == f"unix:{path}"
+        for address in addresses[:2]:
+            socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        listening = f"listening on {', '.join(addresses)}"
         assert ready == ["READY=1", f"STATUS={listening}; 0 connections, 0 sessions held"]
 
         relay.process.send_signal(signal.SIGHUP)
