@@ -40,9 +40,9 @@ class Cell:
 class Output:
     """Where a command's result goes."""
 
-    def __init__(self, *, json: bool) -> None:
+    def __init__(self, *, json: bool, stream: TextIO | None = None) -> None:
         self.json = json
-        self.stream: TextIO = sys.stdout
+        self.stream = sys.stdout if stream is None else stream
         self.is_terminal = self.stream.isatty()
         self._console: Any = _console(self.stream) if self.is_terminal and not json else None
         if hasattr(self.stream, "reconfigure"):

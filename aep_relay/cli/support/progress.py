@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TextIO
 
 AFTER_SECONDS: Final = 1.0
 EVERY_SECONDS: Final = 0.25
@@ -21,10 +22,17 @@ EVERY_SECONDS: Final = 0.25
 class Progress:
     """Shows Events and bytes as they are done."""
 
-    def __init__(self, total_bytes: int | None) -> None:
+    def __init__(
+        self,
+        total_bytes: int | None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._total_bytes = total_bytes
-        self._shown = sys.stderr.isatty()
-        self._next = time.monotonic() + AFTER_SECONDS
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._shown = self._stream.isatty()
+        self._next = clock() + AFTER_SECONDS
         self._bar: Any = None
         self._task: Any = None
         self._width = 0
@@ -42,11 +50,11 @@ class Progress:
 
     def update(self, events: int, done_bytes: int) -> None:
         """Show that so much is done."""
-        if not self._shown or time.monotonic() < self._next:
+        if not self._shown or self._clock() < self._next:
             return
-        self._next = time.monotonic() + EVERY_SECONDS
+        self._next = self._clock() + EVERY_SECONDS
         if self._bar is None and self._total_bytes is not None:
-            self._bar, self._task = _rich_bar(self._total_bytes)
+            self._bar, self._task = _rich_bar(self._total_bytes, self._stream)
         if self._bar is not None:
             self._bar.update(self._task, completed=done_bytes, events=events)
             return
@@ -55,13 +63,12 @@ class Progress:
         self._write("\r" + text.ljust(self._width))
         self._width = len(text)
 
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
 
-def _rich_bar(total_bytes: int) -> tuple[Any, Any]:
+def _rich_bar(total_bytes: int, stream: TextIO) -> tuple[Any, Any]:
     """Return rich's bar and its task, (None, None) without rich."""
     try:
         from rich.console import Console
@@ -74,7 +81,7 @@ def _rich_bar(total_bytes: int) -> tuple[Any, Any]:
         BarColumn(),
         DownloadColumn(binary_units=True),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=Console(file=stream),
         transient=True,
     )
     bar.start()
