@@ -40,7 +40,7 @@ class ResumingConsumer(Consumer):
             # What came live while the session was behind need not be told.
             sent = [entry for entry in sent if entry.is_replayed]
         positions = positions_of(sent)
-        positions += [sub.requested[session]] if session in sub.requested else []
+        requested = [sub.requested[session]] if session in sub.requested else []
         # Subscriptions with the same filter share what holds a position down, so a lower one may be reported.
         bounds = [e for e in unsent if e.is_of(session) and any(same(sub, other) for other in e.subs)]
         own_bounds = [entry for entry in bounds if sub in entry.subs and not entry.droppable]
@@ -55,9 +55,10 @@ class ResumingConsumer(Consumer):
             shared = [
                 e for e in self.handed if e.is_of(session) and any(same(sub, other) for other in e.subs)
             ]
-            assert position in (max(positions, default=None), max(positions_of(shared), default=None))
+            expected = (max(positions + requested, default=None), max(positions_of(shared), default=None))
+            assert position in expected
             return
-        fit = [p for p in positions if not any(entry.holds_down(p) for entry in bounds)]
+        fit = [p for p in positions or requested if not any(entry.holds_down(p) for entry in bounds)]
         assert not fit or (position is not None and position >= max(fit))
 
     def _check_resumption(self, delivered: list[dict[str, Any]]) -> None:

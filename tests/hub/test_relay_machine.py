@@ -400,4 +400,4 @@ class RelayMachine(RuleBasedStateMachine):
 
 
 TestRelay = RelayMachine.TestCase
-TestRelay.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRelay.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
