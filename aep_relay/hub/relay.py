@@ -281,8 +281,8 @@ class Relay:
         cohort.seal()
         target.seen = cohort.number
         for subscription in target.subscriptions.values():
-            if subscription.replay is not None and event.session in subscription.replay.behind:
-                subscription.replay.had.add(event.key)
+            if subscription.replay is not None:
+                subscription.replay.hand(event)
 
     def flush(self) -> bool:
         """Hand one slice of what was ingested to the sockets; True when there is more to do."""

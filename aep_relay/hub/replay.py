@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from aep_relay.hub.buffer import SessionBuffer
     from aep_relay.hub.store import Store
+    from aep_relay.protocol.event import Event
     from aep_relay.protocol.filters import Filter
     from aep_relay.protocol.position import Position, ResumePoint
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 POINT_BYTES = 500
 """What a resume position takes besides the session's name: an entry with a cursor, and one for the farewell."""
+
+MAX_HAD = 4096
+"""Commands that a replay leaves out."""
 
 
 class Replay:
@@ -37,6 +41,14 @@ class Replay:
         """Whether the subscription is over when nothing is behind (``live=0``)."""
         self.had: set[tuple[str, str]] = set()
         """``(source, id)`` of commands ahead of a cursor that the consumer was handed as their target."""
+
+    def hand(self, command: Event) -> None:
+        """Note that ``command`` was handed to the consumer and is not to be replayed to it."""
+        if command.session in self.behind:
+            if len(self.had) >= MAX_HAD:
+                # Forgetting them means only that some are handed over twice.
+                self.had.clear()
+            self.had.add(command.key)
 
 
 def plan(
