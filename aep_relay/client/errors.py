@@ -26,6 +26,8 @@ ADVICE: Final = {
     "invalid-parameter": "`aep-relay tail --help` shows what may be asked for",
     "limit-exceeded": "ask for less at once, or raise the limit in the relay's [limits]",
     "version-unsupported": "upgrade the older of the two, relay or client",
+    "upgrade-required": "a proxy drops the WebSocket upgrade; `aep-relay doctor` says what to do",
+    "bad-handshake": "a proxy spoils the WebSocket upgrade; `aep-relay doctor` says what to do",
     "draining": "the relay is shutting down; try again when it is back",
     "not-found": "check the path of the URL given by --relay or AEP_RELAY",
 }

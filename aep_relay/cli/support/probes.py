@@ -225,5 +225,6 @@ async def websocket(checkup: Checkup) -> None:
     except (Unreachable, TimedOut) as error:
         checkup.found("websocket", "failed", error.message, _UPGRADE)
     except Refused as error:
-        remedy = _UPGRADE if error.code.startswith("HTTP") else error.advice or ""
+        spoiled = error.code.startswith("HTTP") or error.code in ("upgrade-required", "bad-handshake")
+        remedy = _UPGRADE if spoiled else error.advice or ""
         checkup.found("websocket", "failed", f"refused: {error.message}", remedy)
