@@ -1,4 +1,4 @@
-"""A proxy that does everything wrong: it buffers, drops the upgrade and headers, tells a wrong time, and may end TLS."""
+"""A proxy that does everything wrong: it buffers, drops upgrade and headers, tells a wrong time, and may end TLS."""
 
 from __future__ import annotations
 
