@@ -7,6 +7,7 @@ The package in reading order; imports go one way, from the bottom of this list t
   ``hub.relay`` is the only mutator; the invariants stand at its top.
 - ``transport``: Trio plumbing: sockets, listeners, HTTP/1.1.
 - ``bindings``: one module per binding of AEP-0003 §3, and the router from path to binding.
+- ``upstream``: chaining: links to other relays, that push Events up or pull them down.
 - ``journal``: the archive that is written, the JSONL files that are followed.
 - ``ops``: the operator plane, a Quart-Trio app on an address of its own: health and what is observed.
 - ``config``, ``logs``: what the operator says to the relay, and what it says back.

@@ -30,6 +30,7 @@ from aep_relay.reload import Reloader, watch_expiry
 from aep_relay.transport import listener, sockets
 from aep_relay.transport.deadlines import Deadlines
 from aep_relay.transport.response import refusal
+from aep_relay.upstream.chain import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,9 @@ DRAIN_SPREAD_SECONDS = 2.0
 """Over so long, at most, the ends of many connections are spread, so that their peers don't all return at once."""
 
 SPREAD_SECONDS_EACH = 0.002
+
+FINISH_SECONDS = 2.0
+"""So long upstreams have to confirm what they were sent, when all connections have ended."""
 
 FIRST_REQUEST_SECONDS = 0.5
 """So long a connection that was accepted before the drain has for its first request, which is answered then."""
@@ -86,6 +90,8 @@ async def serve(
     service.inspector = inspector
     journal = Journal(config, relay, service.flush)
     service.counts = journal.counts
+    chain = Chain(service, config.upstreams)
+    service.links = chain.describe
     reloader = Reloader(service, lambda: inheriting(reread(), hosts) if reread else config)
     with trio.open_signal_receiver(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as background:
@@ -93,6 +99,7 @@ async def serve(
             for task in journal.tasks:
                 background.start_soon(task)
             background.start_soon(reloader.run)
+            background.start_soon(chain.run)
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
                     await accepting.start(_accept, service, listeners, connections)
@@ -114,6 +121,9 @@ async def serve(
                     accepting.cancel_scope.cancel()
                 connections.cancel_scope.deadline = trio.current_time() + service.limits.drain_timeout_seconds
                 await drain(service)
+            # What the emitters sent last goes up behind them.
+            with trio.move_on_after(FINISH_SECONDS):
+                await chain.finish()
             background.cancel_scope.cancel()
     log.info("stopped")
     return code

@@ -28,7 +28,8 @@ def health(service: Service, *, authenticated: bool) -> dict[str, object]:
 
 
 async def connections(service: Service) -> bytes:
-    """Return every live stream and socket with what it declared, emits and consumes, as JSON.
+    """Return every live stream and socket with what it declared, emits and consumes, as JSON; besides, the state of
+    every upstream link, and the circles of relays that were found and refused.
 
     Others run in between: there may be thousands, each with hundreds of subscriptions.
     """
@@ -39,7 +40,9 @@ async def connections(service: Service) -> bytes:
             found.append(msgspec.json.encode(_connection(peer)))
         if turn.over:
             await turn.pass_on()
-    return b'{"connections":[%b]}' % b",".join(found)
+    links = msgspec.json.encode(service.links())
+    loops = msgspec.json.encode(service.relay.feeders.describe())
+    return b'{"connections":[%b],"links":%b,"loops":%b}' % (b",".join(found), links, loops)
 
 
 def _connection(peer: Peer) -> dict[str, object]:

@@ -15,10 +15,11 @@ import trio
 from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN
 
+from aep_relay.bindings import chained, greeting
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
 from aep_relay.bindings.turn import Turn
-from aep_relay.hub.claims import declared
+from aep_relay.hub import feeders
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import (
     BadJson,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from websockets.server import ServerProtocol
 
     from aep_relay.bindings.auth import Holder
+    from aep_relay.bindings.chained import Chained
     from aep_relay.bindings.service import Service
     from aep_relay.protocol.hello import Hello
     from aep_relay.transport.http import Request
@@ -60,12 +62,23 @@ _REASONS = {CloseCode.MESSAGE_TOO_BIG: "message-too-big"}
 class Socket(Connection):
     """One WebSocket connection."""
 
-    __slots__ = ("_close", "_hurried", "_parts", "_pause", "_pause_seconds", "_pongs", "hello", "protocol")
+    __slots__ = (
+        "_chained",
+        "_close",
+        "_hurried",
+        "_parts",
+        "_pause",
+        "_pause_seconds",
+        "_pongs",
+        "hello",
+        "protocol",
+    )
 
     def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, protocol: ServerProtocol) -> None:
         super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
         self.protocol = protocol
         self.hello: Hello | None = None
+        self._chained: Chained | None = None
         self._parts: bytearray | None = None
         self._pongs: list[bytes] = []
         self._close = b""
@@ -80,6 +93,8 @@ class Socket(Connection):
     def detach(self) -> None:
         """Leave the hub, at once and for good, and let go of what was received in part."""
         super().detach()
+        if self._chained is not None:
+            self._chained.end()
         # The core and its parser hold each other, and so does what went wrong.
         self.protocol.parser.close()
         self.protocol.parser_exc = None
@@ -238,36 +253,17 @@ class Socket(Connection):
         """Take the peer's hello and answer with ours (AEP-0003 §4)."""
         if isinstance(message, Event):
             raise HelloRequired("the first frame has to be hello")
-        hello = parse_hello(message)
-        self._check_identity(hello)
+        hello, peer = parse_hello(message), self.peer
+        greeting.introduce(peer, hello, self.service.inspector)
         self.hello = hello
-        peer = self.peer
-        peer.greeted = True
-        peer.role = hello.role
-        peer.identity = hello.identity
-        peer.agent = hello.agent
-        peer.instance = hello.instance
-        peer.control = hello.capabilities.get("control")
-        peer.emits = hello.capabilities.get("emits")
-        peer.accepts = hello.accepts
-        peer.declared_bytes = len(msgspec.json.encode(declared(peer)))
-        peer.push(
-            frames.text_frame(answer(hello.version, self.service.relay.instance, self.service.capabilities))
-        )
+        found = self._chained = chained.of(self.service, self._nursery, peer, hello)
+        capabilities = self.service.capabilities if found is None else found.capabilities()
+        peer.push(frames.text_frame(answer(hello.version, self.service.relay.instance, capabilities)))
         self.deadline = trio.current_time() + self.interval_seconds
         self.service.deadlines.watch(self)
         self.log_opened()
-
-    def _check_identity(self, hello: Hello) -> None:
-        """Raise ``Forbidden`` for an emitter that is not who it may be (AEP-0003 §8.2, §8.3)."""
-        emits, grants, inspector = hello.role != "consumer", self.peer.grants, self.service.inspector
-        if emits and grants is not None and not grants.may_appear_as(hello.agent):
-            raise Forbidden("this token may not emit as this agent")
-        if inspector is not None:
-            verdict = inspector.inspect(hello.identity.get("card"), hello.agent)
-            self.peer.card = verdict.document()
-            if emits and inspector.required and not verdict.valid:
-                raise Forbidden(f"identity.card: {verdict.detail}")
+        if found is not None:
+            found.begin()
 
     def _refuse_greeting(self, error: ProtocolError) -> None:
         if isinstance(error, Forbidden):
@@ -299,7 +295,7 @@ class Socket(Connection):
             refusal = Refusal("unauthorized", "an emitter connection may not subscribe")
         else:
             refusal = self.service.relay.subscribe(
-                self.peer, request.id, request.filter, request.ceiling, request.from_
+                self.peer, request.id, request.filter, request.ceiling, request.from_, others=request.others
             )
         if refusal is not None:
             self.refuse(refusal, request.id)
@@ -329,6 +325,10 @@ class Socket(Connection):
     def _ping(self, frame: dict[str, object]) -> None:
         self.peer.push(frames.text_frame(frames.pong(frame.get("t"))))
 
+    def _announce(self, frame: dict[str, object]) -> None:
+        if self._chained is not None:
+            self._chained.changed(frame)
+
     def log_opened(self) -> None:
         """Say who has come, as far as it is known."""
         peer, hello = self.peer, self.hello
@@ -356,6 +356,7 @@ _HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {
     "unsubscribe": Socket._unsubscribe,
     "roster": Socket._roster,
     "ping": Socket._ping,
+    feeders.NAME: Socket._announce,
 }
 """What a peer can ask for. Every other frame is ignored: it needs no answer, or a later revision knows it."""
 

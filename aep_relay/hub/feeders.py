@@ -129,6 +129,10 @@ class Feeders:
             self.loops[path] = self.loops.get(path, 0) + 1
         return text(path)
 
+    def describe(self) -> list[dict[str, object]]:
+        """Return each circle that was found: its path, and how often a link was refused for it."""
+        return [{"path": text(path), "times": times} for path, times in self.loops.items()]
+
 
 def text(path: tuple[str, ...]) -> str:
     """Return a circle as text: each relay feeds the next one."""

@@ -59,6 +59,8 @@ class Relay:
         self.limits = limits
         self.instance = instance
         """Names this run of the relay."""
+        self.redact = redact
+        """The pipeline of a redacting relay (AEP-0003 §9.4)."""
         self.stats = Stats()
         self.store = Store(limits)
         self.claims = Claims()

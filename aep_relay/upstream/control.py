@@ -1,0 +1,177 @@
+"""The connection over which a link tells who feeds this relay, and is told that it would close a circle.
+
+It subscribes to nothing and emits nothing, so that any upstream takes it. Invariant: a peer that does not know the
+announcement ignores it, and is asked for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from aep_relay.hub import feeders
+from aep_relay.protocol import frames
+from aep_relay.protocol.discovery import VERSIONS
+from aep_relay.protocol.errors import ProtocolError
+from aep_relay.protocol.hello import AGENT
+from aep_relay.upstream.errors import LOOP, UNREACHABLE, Down
+
+if TYPE_CHECKING:
+    from aep_relay.hub.feeders import Announcement
+    from aep_relay.upstream.push import PushLink
+    from aep_relay.upstream.socket import Socket
+
+
+MAX_ANNOUNCED_BYTES: Final = 16 * 1024
+"""What a hello may hold of who feeds whom."""
+
+
+def hello(instance: str, announcement: dict[str, object]) -> dict[str, object]:
+    """Return the hello of a relay that announces itself to another (AEP-0003 §4 rule 6)."""
+    return {
+        "type": "hello",
+        "versions": list(VERSIONS),
+        "role": "consumer",
+        "identity": {"agent": AGENT, "instance": instance},
+        "capabilities": {"experimental": {feeders.NAME: announcement}},
+    }
+
+
+def announced(said: dict[str, object]) -> Announcement | None:
+    """Return what the hello ``said`` announces, None where its sender knows nothing of it."""
+    capabilities = said.get("capabilities")
+    experimental = capabilities.get("experimental") if isinstance(capabilities, dict) else None
+    return feeders.parse(experimental.get(feeders.NAME) if isinstance(experimental, dict) else None)
+
+
+async def open_control(link: PushLink) -> Control:
+    """Connect, announce, and return the connection once the upstream has found nothing against it. Raises ``Down``."""
+    own = link.relay.feeders.announcement(link.id, named=True)
+    if len(msgspec.json.encode(own)) > MAX_ANNOUNCED_BYTES:
+        # A hello is kept as long as its connection lasts, so it has to be short. The rest follows.
+        own["fed_by"] = {link.relay.instance: []}
+    socket, said = await link.open(hello(link.relay.instance, own))
+    control = Control(link, socket, announced(said), own)
+    try:
+        with trio.fail_after(link.upstream.answer_timeout_seconds):
+            await control.settle()
+    except trio.TooSlowError:
+        await socket.close(1000, "no-answer")
+        raise Down(UNREACHABLE, "no answer to a ping") from None
+    except BaseException as error:
+        await socket.close(1008, LOOP if isinstance(error, Down) and error.reason == LOOP else "link-down")
+        raise
+    return control
+
+
+class Control:
+    """An open control connection to a relay that has announced itself, or to a foreign one."""
+
+    def __init__(
+        self, link: PushLink, socket: Socket, other: Announcement | None, told: dict[str, object]
+    ) -> None:
+        self._link = link
+        self._socket = socket
+        self._other = other
+        self._told = told
+        """What was announced last."""
+        self._changed = trio.Event()
+        self._pinged_at: float | None = None
+
+    async def settle(self) -> None:
+        """Wait until the upstream has judged the announcement. Raises ``Down``."""
+        if self._other is None:
+            return
+        self._check()
+        await self._announce()
+        await self._ping()
+        while self._pinged_at is not None:
+            await self._receive_some()
+
+    def _check(self) -> None:
+        """Raise ``Down`` if the upstream feeds this relay already, by another way."""
+        if self._other is not None:
+            path = self._link.relay.feeders.circle_through(self._other.relay, self._link.id)
+            if path is not None:
+                raise self._link.circle(path)
+
+    async def hold(self) -> None:
+        """Hold the connection until it breaks, which raises ``Down``."""
+        feeders_ = self._link.relay.feeders
+        feeders_.watchers.append(self._note_change)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._receive)
+                nursery.start_soon(self._watch)
+                if self._other is not None:
+                    nursery.start_soon(self._announce_changes)
+        finally:
+            feeders_.watchers.remove(self._note_change)
+
+    def _note_change(self) -> None:
+        self._changed.set()
+
+    async def _announce_changes(self) -> None:
+        while True:
+            await self._announce()
+            await self._changed.wait()
+            self._changed = trio.Event()
+
+    async def _announce(self) -> None:
+        now = self._link.relay.feeders.announcement(self._link.id, named=True)
+        if now != self._told:
+            self._told = now
+            await self._socket.send_frame({"type": feeders.NAME, **now})
+
+    async def _receive(self) -> None:
+        while True:
+            await self._receive_some()
+
+    async def _receive_some(self) -> None:
+        limits = self._link.host.limits
+        for text in await self._receive_messages():
+            try:
+                message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
+            except ProtocolError:
+                continue
+            if isinstance(message, dict):
+                await self._frame(message)
+
+    async def _receive_messages(self) -> list[bytes]:
+        try:
+            return await self._socket.receive()
+        except Down as down:
+            if down.reason == LOOP:
+                self._check()
+            raise
+
+    async def _frame(self, frame: dict[str, object]) -> None:
+        kind = frame["type"]
+        if kind == "pong":
+            self._pinged_at = None
+        elif kind == "ping":
+            await self._socket.send([frames.pong(frame.get("t"))])
+        elif kind == "closing" and frame.get("reason") == LOOP:
+            self._check()
+            raise Down(LOOP, "the upstream found that the relays would feed each other in a circle")
+
+    async def _ping(self) -> None:
+        self._pinged_at = trio.current_time()
+        await self._socket.send([frames.ping(int(self._pinged_at * 1000))])
+
+    async def _watch(self) -> None:
+        """See to it that the other side is there."""
+        answer_seconds = self._link.upstream.answer_timeout_seconds
+        interval_seconds = self._link.host.limits.ping_interval_seconds
+        while True:
+            await trio.sleep(min(answer_seconds, interval_seconds) / 2)
+            if self._pinged_at is None:
+                await self._ping()
+            elif trio.current_time() - self._pinged_at >= answer_seconds:
+                raise Down(UNREACHABLE, f"no answer for {answer_seconds:g} s")
+
+    async def close(self) -> None:
+        """Say that this is the end, and close."""
+        await self._socket.close(1000, "link-down")

@@ -1,0 +1,215 @@
+"""Push: what is taken in here goes up (design §7).
+
+A control connection comes first: over it the relays tell each other who feeds whom, and nothing is sent before it is
+known that the link closes no circle. Then each local emitter has its ``mirror``, and all other Events go by ``post``.
+
+Invariants: commands never go up this way; what came down over a link never goes up the same one; what is above the
+ceiling is down-leveled before it leaves. An upstream that is foreign, or that has no WebSocket, is pushed to as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from aep_relay.protocol import filters
+from aep_relay.protocol.capture import downlevel
+from aep_relay.protocol.errors import safe_text
+from aep_relay.protocol.event import Shape
+from aep_relay.protocol.registry import CAPTURE_RANK
+from aep_relay.upstream import control
+from aep_relay.upstream.ledger import Ledger
+from aep_relay.upstream.link import Link
+from aep_relay.upstream.mirror import Mirror
+from aep_relay.upstream.post import Posts
+from aep_relay.upstream.socket import NoSocket, open_socket
+
+if TYPE_CHECKING:
+    from aep_relay.config import Upstream
+    from aep_relay.hub.peer import Peer
+    from aep_relay.protocol.event import Event
+    from aep_relay.upstream.control import Control
+    from aep_relay.upstream.dial import Dial
+    from aep_relay.upstream.lane import Lane
+    from aep_relay.upstream.link import Host
+    from aep_relay.upstream.socket import Socket
+
+MAX_REFUSALS_LOGGED = 20
+"""In a minute; they are counted all the same."""
+
+
+class PushLink(Link):
+    """Pushes to one upstream. A ``hub.hooks.Tap``."""
+
+    kind = "push"
+
+    def __init__(self, host: Host, upstream: Upstream, dial: Dial) -> None:
+        super().__init__(host, upstream, dial)
+        filter_ = filters.parse_json(upstream.filter)
+        self.matches = filter_.matches
+        self._matches_all = filter_ == filters.EMPTY
+        self._ceiling = None if upstream.capture is None else CAPTURE_RANK[upstream.capture]
+        self.ledger = Ledger(
+            self.relay.store, upstream.buffer_bytes, matches=filter_.matches, is_fed=self._is_fed
+        )
+        self.posts = Posts(self)
+        self.mirrors: dict[Peer, Mirror] = {}
+        self.peer: Peer | None = None
+        """Under which what comes down over the same upstream is taken in."""
+        self.refused_events = 0
+        self._refusals_logged = 0
+        self._reported = (0, 0, 0)
+        self._has_socket = True
+        self._nursery: trio.Nursery | None = None
+        self._running = 0
+        """How many mirrors are."""
+        self.ledger.restore(self.posts.lane)
+        self.relay.taps.append(self)
+        self.relay.departures.append(self._departed)
+
+    def close(self) -> None:
+        """Be told of nothing any more."""
+        self.relay.taps.remove(self)
+        self.relay.departures.remove(self._departed)
+        self.ledger.close()
+
+    def _is_fed(self, session: str) -> bool:
+        return False
+
+    # Events in (hub.hooks.Tap)
+
+    def accepted(self, event: Event, peer: Peer | None) -> None:
+        """Take ``event`` in to go up, if it is to (``Tap``)."""
+        if event.shape is Shape.COMMAND or not (self._matches_all or self.matches(event)):
+            return
+        if peer is None:
+            self.ledger.accept(event, self.posts.lane)
+        elif peer is not self.peer:
+            mirror = self.mirrors.get(peer)
+            self.ledger.accept(event, self._lane(peer) if mirror is None else mirror.lane)
+
+    def _lane(self, peer: Peer) -> Lane:
+        """Return the way up for a connection without a mirror, which may get one now."""
+        if peer.binding != "websocket" or peer.role == "consumer" or peer.closing or not self._has_socket:
+            return self.posts.lane
+        mirror = self.mirrors[peer] = Mirror(self, peer)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._run, mirror)
+        return mirror.lane
+
+    async def _run(self, mirror: Mirror) -> None:
+        self._running += 1
+        try:
+            await mirror.run()
+        finally:
+            self._running -= 1
+
+    def _departed(self, peer: Peer) -> None:
+        mirror = self.mirrors.pop(peer, None)
+        if mirror is not None:
+            mirror.leave()
+            if self._nursery is None:
+                mirror.retire()
+
+    # What mirrors and posts need
+
+    def payload(self, event: Event) -> bytes:
+        """Return what leaves of ``event`` under the ceiling."""
+        ceiling = self._ceiling
+        if ceiling is None or event.capture <= ceiling:
+            return event.raw
+        return downlevel(event, ceiling, self.relay.redact)
+
+    async def open(self, hello: dict[str, object]) -> tuple[Socket, dict[str, object]]:
+        """Open a WebSocket to the upstream. Raises ``Down``."""
+        return await open_socket(
+            self.dial,
+            hello,
+            token=self.upstream.token,
+            seconds=self.upstream.connect_timeout_seconds,
+            send_timeout_seconds=self.upstream.answer_timeout_seconds,
+            max_message_bytes=self.host.limits.max_body_bytes,
+        )
+
+    def deliver(self, command: Event, peer: Peer) -> bool:
+        """Hand a command that came down to ``peer``; False when that is no more."""
+        return self.relay.deliver(command, peer)
+
+    def refused(self, event: Event, detail: str) -> None:
+        """Note that the upstream does not take ``event``, whatever is done."""
+        self.rejected(event.id, detail, session=event.session)
+
+    def rejected(self, id_: str | None, detail: str, session: str | None = None) -> None:
+        """Note that the upstream did not take the Event ``id_``."""
+        self.refused_events += 1
+        self._refusals_logged += 1
+        if self._refusals_logged <= MAX_REFUSALS_LOGGED:
+            self.log.warning(
+                "upstream refused an Event",
+                event_id=safe_text(id_ or ""),
+                session=safe_text(session or ""),
+                detail=safe_text(detail),
+            )
+
+    # The link
+
+    async def session(self) -> None:
+        """Hold the control connection, the mirrors and the posts. Raises ``Down``."""
+        try:
+            connection: Control | None = await control.open_control(self)
+        except NoSocket:
+            connection = None
+        self._has_socket = connection is not None
+        if connection is None:
+            self._retire_mirrors()
+        try:
+            self.is_up()
+            async with trio.open_nursery() as nursery:
+                if connection is not None:
+                    nursery.start_soon(connection.hold)
+                nursery.start_soon(self.posts.run)
+                for mirror in self.mirrors.values():
+                    nursery.start_soon(self._run, mirror)
+                self._nursery = nursery
+        finally:
+            self._nursery = None
+            if connection is not None:
+                await connection.close()
+
+    def _retire_mirrors(self) -> None:
+        for mirror in self.mirrors.values():
+            mirror.retire()
+        self.mirrors.clear()
+
+    async def drain(self) -> None:
+        """Wait until all that is owed has been confirmed; at once where the link is down."""
+        # What it waits for comes about in several places, and only once: at the end.
+        while self._nursery is not None and (self._running or not self.posts.lane.is_empty):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+    def report(self) -> None:
+        """Log what was given up and refused since the last time."""
+        counts = (self.ledger.dropped_events, self.ledger.lost_events, self.refused_events)
+        dropped, lost, refused = (now - then for now, then in zip(counts, self._reported, strict=True))
+        if dropped or lost or refused:
+            self.log.warning("events given up", debug_or_info=dropped, notice_or_above=lost, refused=refused)
+        self._reported = counts
+        self._refusals_logged = 0
+
+    def describe(self) -> dict[str, object]:
+        """Return what there is to know, counters included."""
+        ledger = self.ledger
+        found = super().describe()
+        problem = self.posts.problem or next((m.problem for m in self.mirrors.values() if m.problem), "")
+        found["detail"] = self.detail or problem
+        found |= {
+            "mirrors": len(self.mirrors),
+            "pushed_events": ledger.confirmed_events,
+            "dropped_events": ledger.dropped_events,
+            "lost_events": ledger.lost_events,
+            "refused_events": self.refused_events,
+            "unconfirmed_bytes": ledger.unconfirmed_bytes,
+            "sessions_behind": len(ledger.behind),
+        }
+        return found
