@@ -26,6 +26,8 @@ from aep_relay.protocol.stdio import Dialect, StdioError, classify, error_for
 from aep_relay.protocol.stdio_session import Stamp, State
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from aep_relay.bindings.service import Service
     from aep_relay.hub.replay import From
     from aep_relay.protocol.dialect import DialectMapper
@@ -81,6 +83,8 @@ class StdioProcess:
         self._stdout = stdout
         self._teller = descriptors.Teller(stderr)
         self._told_to_end = trio.Event()
+        self.relief: Callable[[], Awaitable[None]] | None = None
+        """What reading waits for besides; None for nothing."""
 
     def signalled(self, number: int) -> None:
         """End in order."""
@@ -165,15 +169,20 @@ class StdioProcess:
                 taken_bytes += LINE_COST_BYTES + (len(line) if isinstance(line, bytes) else 0)
                 if taken_bytes >= BACKLOG_BYTES or service.relay.crowded:
                     taken_bytes = 0
-                    await service.flush()
-                    await pipe.below(BACKLOG_BYTES)
-                    await trio.lowlevel.checkpoint()
+                    await self._keep_pace(service, pipe)
                 if conversation.session.is_over:
                     return
-            await service.flush()
-            await pipe.below(BACKLOG_BYTES)
+            await self._keep_pace(service, pipe)
             if not data:
                 return
+
+    async def _keep_pace(self, service: Service, pipe: Pipe) -> None:
+        """Let what was taken in go out before more of it is."""
+        await service.flush()
+        await pipe.below(BACKLOG_BYTES)
+        if self.relief is not None:
+            await self.relief()
+        await trio.lowlevel.checkpoint()
 
 
 async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aep_relay.cli.stdio import configured, epoch_seed, run_embedded
+from aep_relay.cli.stdio import configured, epoch_seed, resolved, run_embedded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,16 +26,28 @@ if TYPE_CHECKING:
 @click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="TOML file to read.")
 @click.option("--host", metavar="HOST", help="Address or name of the data port (AEP_HOST).")
 @click.option("--port", metavar="PORT", type=int, help="TCP port of the data port (AEP_PORT).")
+@click.option(
+    "--relay",
+    metavar="URL",
+    help="Be a client of this relay instead: http, https, ws or wss URL, or unix:PATH.",
+)
+@click.option(
+    "--token-file", metavar="FILE", type=click.Path(), help="Its token.  [else the token in AEP_TOKEN]"
+)
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     agent: str | None, session: str | None, accepts: Sequence[str], dialect: str, restart: bool,
-    file: Path | None, host: str | None, port: int | None, words: Sequence[str],
+    file: Path | None, host: str | None, port: int | None, relay: str | None, token_file: str | None,
+    words: Sequence[str],
 ) -> None:  # fmt: skip
     """Run COMMAND with a relay around it: Events on its output go in, commands to its session go to its input.
 
     Lines are Events of AEP-0001, or of the stdio dialect (aep_version), which are mapped. Its session is claimed as
     long as it runs, so that commands of a type that it --accepts reach it. When it ends without saying so,
     session.ended says it. Signals are passed on, its standard error is passed through, its exit code is the result.
+
+    The relay is one of its own, with a data port, or the running one that --relay names: there it claims its sessions
+    with their first Event, and an outage loses debug and info Events first.
 
     \b
     Example:
@@ -46,7 +58,8 @@ def command(
     from aep_relay.protocol.dialect import DialectMapper
     from aep_relay.protocol.stdio import Dialect
 
-    config = configured(file, host, port, listens=True)
+    target = resolved(relay, token_file, host, port)
+    config = configured(file, host, port, listens=target is None)
     task = Task(
         words,
         agent or Path(words[0]).name or "agent",
@@ -58,4 +71,11 @@ def command(
     mapper = DialectMapper(
         agent=task.agent, session=task.session, epoch_seed=epoch_seed(), adapter=adapter(config.capture)
     )
-    run_embedded(config, Supervisor(task, mapper), config.log.level)
+    supervisor = Supervisor(task, mapper)
+    if target is None:
+        run_embedded(config, supervisor, config.log.level)
+    from aep_relay.cli.support.bridging import Bridge
+
+    routed: dict[str, object] = {"session": task.session, "type": "attention.routed"}
+    bridge = Bridge(supervisor, target, agent=task.agent, accepts=accepts, subscribe=routed, lasting=True)
+    run_embedded(config, bridge, config.log.level, [target.token] if target.token else [])
