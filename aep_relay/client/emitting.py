@@ -57,8 +57,8 @@ class Emitter:
         """
         backoff = Backoff(longest_seconds=5.0)
         deadline = trio.current_time() + self._patience_seconds
+        problem: ClientError | None = None
         while True:
-            problem: ClientError
             wait_seconds = 0.0
             try:
                 response = await self._post(events, deadline)
@@ -71,8 +71,11 @@ class Emitter:
                 if response.status not in _PASSING:
                     raise problem
                 wait_seconds = _retry_after(response)
-            except (Unreachable, TimedOut) as error:
+            except Unreachable as error:
                 problem = error
+            except TimedOut as error:
+                # The last attempt gets what time is left; why the ones before it failed says more.
+                problem = problem or error
             self.retries += 1
             wait_seconds = max(wait_seconds, backoff.next_seconds())
             if trio.current_time() + wait_seconds >= deadline:

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -102,3 +103,10 @@ def test_help_needs_no_server_and_no_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_readme_names_every_command_and_exit_code() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## Command line\n", 1)[1].split("\n## ", 1)[0]
+    assert [name for name in HERE if f"`{name}" not in section and f"aep-relay {name}" not in section] == []
+    assert re.findall(r"^\| (\d+) \|", section, re.MULTILINE) == ["0", "2", "3", "4", "5", "130"]

@@ -164,7 +164,7 @@ def test_what_an_outage_swallowed_is_sent_again_with_the_same_ids(cli: Cli, port
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("emit", "--type", "run.started", "--session", "s", "--timeout", "0.3"),
+        ("emit", "--type", "run.started", "--session", "s", "--timeout", "0.5"),
         ("tail", "--no-follow"),
         ("tail",),
         ("roster",),

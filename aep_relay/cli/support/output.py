@@ -37,6 +37,9 @@ class Cell:
     style: str = ""
 
 
+_EMPTY = Cell("")
+
+
 class Output:
     """Where a command's result goes."""
 
@@ -63,8 +66,8 @@ class Output:
         self.event(msgspec.json.encode(value))
 
     def line(self, *cells: Cell | str) -> None:
-        """Write a line, its cells one space apart."""
-        made = [Cell(cell) if isinstance(cell, str) else cell for cell in cells]
+        """Write a line, its cells one space apart, empty ones left out."""
+        made = [Cell(cell) if isinstance(cell, str) else cell for cell in cells if cell not in ("", _EMPTY)]
         if self._console is None:
             self.stream.write(" ".join(shown(cell.text) for cell in made).rstrip() + "\n")
             return

@@ -35,11 +35,27 @@ _SAID = (
 """Payload members that say what an Event is about, what says most first."""
 
 
+_ABOUT_AN_EVENT = frozenset(
+    {
+        "attention.answered",
+        "attention.resolved",
+        "attention.routed",
+        "attention.timeout",
+        "control.attention.respond",
+    }
+)
+"""Types whose subject is an Event's id, which says little to people."""
+
+
 def summary(event: Event) -> str:
     """Return a few words on what the Event says."""
     data = payload(event)
-    name = _at(data, ("tool", "name"))
-    parts = [part for part in (name or event.subject, *(_at(data, path) for path in _SAID)) if part]
+    subject = None if event.type in _ABOUT_AN_EVENT else event.subject
+    parts = [
+        part
+        for part in (_at(data, ("tool", "name")) or subject, *(_at(data, path) for path in _SAID))
+        if part
+    ]
     for member, unit in (("percent", " %"), ("duration_ms", " ms")):
         value = data.get(member)
         if isinstance(value, int | float) and not isinstance(value, bool):
