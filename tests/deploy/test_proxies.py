@@ -87,6 +87,7 @@ class Proxied:
 def running(name: str, folder: Path, relay_port: int, port: int) -> Iterator[ssl.SSLContext]:
     """Run a proxy as its shipped file says, but for names, ports and paths."""
     authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
     certificate = authority.issue_cert("localhost")
     certificate.private_key_and_cert_chain_pem.write_to_path(folder / "hub.pem")
     certificate.private_key_pem.write_to_path(folder / "privkey.pem")
