@@ -271,6 +271,23 @@ async def test_a_replaying_consumer_is_paced_and_not_evicted(binding: str) -> No
         assert [data for data in consumer.events() if b"subscribed" not in data] == events
 
 
+@pytest.mark.parametrize(
+    "message", [b'{"type":"ping","t":"%b"}' % (b"x" * 500), b"nonsense", b'{"type":"roster","id":"r"}']
+)
+async def test_answers_that_nobody_takes_are_bounded_too(message: bytes) -> None:
+    async with serving(LIMITS) as relay:
+        socket = await relay.greeted("consumer")
+        socket.wire.capacity_bytes = 100
+        (peer,) = relay.relay.peers.values()
+        for _ in range(2000):
+            socket.say(message)
+            await settle()
+            assert peer.outbox.queued_bytes < LIMITS.hard_limit_bytes + 2000
+            if peer.closing is not None:
+                break
+        assert peer.closing == "slow-consumer"
+
+
 async def test_eviction_that_overtakes_a_replay_is_said() -> None:
     async with serving(Limits(buffer_events=400)) as relay:
         await relay.post(*(fat(seq) for seq in range(400)))

@@ -116,19 +116,24 @@ class TestPing:
                     socket.say(sign)
             assert socket.closed is None
 
+    @pytest.mark.parametrize("binding", ["stream", "socket"])
     async def test_no_ping_is_queued_behind_what_a_peer_does_not_take(
-        self, autojump_clock: MockClock
+        self, binding: str, autojump_clock: MockClock
     ) -> None:
         async with serving(Limits(stalled_timeout_seconds=3600)) as relay:
-            socket = await relay.greeted("consumer", capacity_bytes=10_000)
-            await socket.ask({"type": "subscribe", "id": "a"})
-            while socket.wire.capacity_bytes:
+            if binding == "stream":
+                wire = (await relay.stream(capacity_bytes=10_000)).wire
+            else:
+                socket = await relay.greeted("consumer", capacity_bytes=10_000)
+                await socket.ask({"type": "subscribe", "id": "a"})
+                wire = socket.wire
+            while wire.capacity_bytes:
                 await relay.post(event())
             (peer,) = relay.relay.peers.values()
             queued = peer.outbox.queued_bytes
             for _ in range(10):
                 await trio.sleep(60)
-                socket.say({"type": "pong"})
+                wire.feed(Frame(Opcode.PONG, b"").serialize(mask=True) if binding == "socket" else b"x")
             assert peer.outbox.queued_bytes == queued
 
     async def test_intervals_are_settings(self, autojump_clock: MockClock) -> None:

@@ -343,6 +343,68 @@ class TestReplay:
             assert stream.head.refusal == (400, "limit-exceeded")
 
 
+class TestOrder:
+    """What consumers are promised of the order in which a session's history comes (AEP-0001 §7)."""
+
+    async def test_a_backfill_is_live_at_once_and_replayed_in_its_place(self) -> None:
+        async with serving() as relay:
+            live = await relay.stream()
+            arrived = [event(0), event(5), event(2), event(1, epoch=1), event(9)]
+            for data in arrived:
+                await relay.post(data)
+            assert live.events() == arrived
+            ordered = [event(0), event(2), event(5), event(9), event(1, epoch=1)]
+            assert (await relay.stream(REPLAY)).events() == ordered
+            assert (await relay.stream("?live=0", {"Last-Event-ID": "s:0:2"})).events() == ordered[2:]
+
+    async def test_foreign_events_stand_where_they_arrived_and_are_resumed_with(self) -> None:
+        async with serving() as relay:
+            first, second = (event(None, type_="attention.routed", id=f"r-{n}") for n in range(2))
+            arrived = [event(0), first, event(1), second]
+            await relay.post(*arrived)
+            assert (await relay.stream(REPLAY)).events() == arrived
+            # Duplicates are legal, losses are not: those behind the position come again.
+            assert (await relay.stream("?live=0", {"Last-Event-ID": "s:0:0"})).events() == arrived[1:]
+            assert (await relay.stream("?live=0", {"Last-Event-ID": "s:0:1"})).events() == [second]
+
+    async def test_two_sources_that_share_a_name_are_both_kept(self) -> None:
+        async with serving() as relay:
+            one, other = event(0), event(0, source="aep://elsewhere/s")
+            assert (await relay.post(one, other, one)).json == {"accepted": 3}
+            assert (await relay.stream(REPLAY)).events() == [one, other]
+
+    async def test_large_epochs_are_exact(self) -> None:
+        async with serving() as relay:
+            epochs = [2**53, 2**53 + 1, 2**63 - 1]
+            events = [event(2**63 - 1, epoch=epoch) for epoch in epochs]
+            await relay.post(*reversed(events))
+            stream = await relay.stream("?live=0", {"Last-Event-ID": f"s:{2**53}:{2**63 - 1}"})
+            assert stream.events() == events[1:]
+
+
+class TestBounds:
+    """What is held, by count and by bytes."""
+
+    async def test_a_session_is_bounded_in_bytes(self) -> None:
+        async with serving(Limits(max_session_bytes=10_000)) as relay:
+            await relay.post(*(event(seq, subject="x" * 1000) for seq in range(20)))
+            held = (await relay.stream(REPLAY)).messages()
+            assert 4 < len(held) < 10
+            assert held[-1].id == "s:0:19"
+
+    @pytest.mark.parametrize("limits", [Limits(max_sessions=2), Limits(max_buffer_bytes=4600)])
+    async def test_the_session_written_longest_ago_gives_way(self, limits: Limits) -> None:
+        async with serving(limits) as relay:
+            await relay.post(event(0, "one"), event(0, "two"), event(1, "two"))
+            await relay.post(event(1, "one"), event(0, "new", subject="x" * 2000))
+            held = [message.json["session"] for message in (await relay.stream(REPLAY)).messages()]
+            assert held == ["one", "one", "new"]
+            # Of a session that is wholly gone the relay still knows what is missing.
+            for seq, said in ((0, ["replay-exhausted two 0:2"]), (1, [])):
+                stream = await relay.stream(query(live="0", from_=[{"session": "two", "seq": seq}]))
+                assert stream.comments() == ["stream open", *said, "replay-complete"]
+
+
 class TestExhaustion:
     async def test_it_is_said_before_what_is_held(self) -> None:
         async with serving(Limits(buffer_events=2)) as relay:
