@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 LOOP: Final = "loop"
 """Why the connection of a link that would close a circle ends."""
 POLICY_VIOLATION: Final = 1008
-SECOND_LOOK_SECONDS: Final = 0.3
 
 
 def of(service: Service, nursery: trio.Nursery, peer: Peer, hello: Hello) -> Chained | None:
@@ -94,7 +93,7 @@ class Chained:
             return
         known = self._service.relay.feeders
         path = known.circle(self._announcement)
-        if path is not None and (at_once or known.instance == min(path)):
+        if path is not None and (at_once or known.goes_first(path)):
             self._refuse(path)
             return
         known.learn(self, self._announcement)
@@ -102,7 +101,7 @@ class Chained:
             self._nursery.start_soon(self._look_again)
 
     async def _look_again(self) -> None:
-        await trio.sleep(SECOND_LOOK_SECONDS * (1 + random.random()))  # noqa: S311  # no secret
+        await trio.sleep(feeders.SECOND_LOOK_SECONDS * (1 + random.random()))  # noqa: S311  # no secret
         if self._peer.closing is None:
             path = self._service.relay.feeders.circle(self._announcement)
             if path is not None:

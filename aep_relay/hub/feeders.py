@@ -30,6 +30,10 @@ MAX_RELAYS: Final = 4096
 MAX_LOOPS: Final = 32
 """Circles that are remembered, to be looked at."""
 
+SECOND_LOOK_SECONDS: Final = 0.3
+"""When a circle was closed in several places at once, all but one relay wait so long, or up to twice as long, before
+they end a link for it."""
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 
 
@@ -116,6 +120,10 @@ class Feeders:
     def circle(self, announcement: Announcement) -> tuple[str, ...] | None:
         """Return the way from this relay to the one that announced, if it is fed by this one; this one stands first."""
         return _path(announcement.fed_by or {}, announcement.relay, self.instance)
+
+    def goes_first(self, path: tuple[str, ...]) -> bool:
+        """Say whether it is this relay's turn to break the circle ``path``, when all in it may have found it."""
+        return self.instance == min(path)
 
     def circle_through(self, relay: str, link: str | None) -> tuple[str, ...] | None:
         """Return the way from ``relay``, about to be fed over ``link``, to this one, if there is one."""

@@ -8,6 +8,8 @@ import trio
 
 from aep_relay.config import ConfigError
 from aep_relay.upstream.dial import Dialler
+from aep_relay.upstream.echoes import Echoes
+from aep_relay.upstream.pull import PullLink
 from aep_relay.upstream.push import PushLink
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class Chain:
 
     def __init__(self, host: Host, upstreams: Iterable[Upstream]) -> None:
         self.pushes: list[PushLink] = []
+        self.pulls: list[PullLink] = []
         for upstream in upstreams:
             try:
                 dial = Dialler(upstream)
@@ -32,13 +35,17 @@ class Chain:
                 raise ConfigError(
                     f"upstream {upstream.name}", f"its certificates cannot be used: {error}"
                 ) from None
+            echoes = Echoes() if upstream.pushes and upstream.pulls else None
+            pull = PullLink(host, upstream, dial, echoes) if upstream.pulls else None
+            if pull is not None:
+                self.pulls.append(pull)
             if upstream.pushes:
-                self.pushes.append(PushLink(host, upstream, dial))
+                self.pushes.append(PushLink(host, upstream, dial, pull, echoes))
 
     @property
     def links(self) -> list[Link]:
         """Every link."""
-        return [*self.pushes]
+        return [*self.pushes, *self.pulls]
 
     def describe(self) -> list[dict[str, object]]:
         """Return what there is to know of each link, as JSON."""

@@ -13,9 +13,8 @@ import trio
 
 from aep_relay.hub import feeders
 from aep_relay.protocol import frames
-from aep_relay.protocol.discovery import VERSIONS
 from aep_relay.protocol.errors import ProtocolError
-from aep_relay.protocol.hello import AGENT
+from aep_relay.upstream.announcing import announced, hello
 from aep_relay.upstream.errors import LOOP, UNREACHABLE, Down
 
 if TYPE_CHECKING:
@@ -28,24 +27,6 @@ MAX_ANNOUNCED_BYTES: Final = 16 * 1024
 """What a hello may hold of who feeds whom."""
 
 
-def hello(instance: str, announcement: dict[str, object]) -> dict[str, object]:
-    """Return the hello of a relay that announces itself to another (AEP-0003 §4 rule 6)."""
-    return {
-        "type": "hello",
-        "versions": list(VERSIONS),
-        "role": "consumer",
-        "identity": {"agent": AGENT, "instance": instance},
-        "capabilities": {"experimental": {feeders.NAME: announcement}},
-    }
-
-
-def announced(said: dict[str, object]) -> Announcement | None:
-    """Return what the hello ``said`` announces, None where its sender knows nothing of it."""
-    capabilities = said.get("capabilities")
-    experimental = capabilities.get("experimental") if isinstance(capabilities, dict) else None
-    return feeders.parse(experimental.get(feeders.NAME) if isinstance(experimental, dict) else None)
-
-
 async def open_control(link: PushLink) -> Control:
     """Connect, announce, and return the connection once the upstream has found nothing against it. Raises ``Down``."""
     own = link.relay.feeders.announcement(link.id, named=True)
@@ -53,7 +34,7 @@ async def open_control(link: PushLink) -> Control:
         # A hello is kept as long as its connection lasts, so it has to be short. The rest follows.
         own["fed_by"] = {link.relay.instance: []}
     socket, said = await link.open(hello(link.relay.instance, own))
-    control = Control(link, socket, announced(said), own)
+    control = Control(link, socket, announced(said, link.id), own)
     try:
         with trio.fail_after(link.upstream.answer_timeout_seconds):
             await control.settle()
@@ -78,7 +59,7 @@ class Control:
         self._told = told
         """What was announced last."""
         self._changed = trio.Event()
-        self._pinged_at: float | None = None
+        self._liveness = link.liveness(socket)
 
     async def settle(self) -> None:
         """Wait until the upstream has judged the announcement. Raises ``Down``."""
@@ -86,8 +67,8 @@ class Control:
             return
         self._check()
         await self._announce()
-        await self._ping()
-        while self._pinged_at is not None:
+        await self._liveness.ask()
+        while self._liveness.is_asking:
             await self._receive_some()
 
     def _check(self) -> None:
@@ -104,7 +85,7 @@ class Control:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive)
-                nursery.start_soon(self._watch)
+                nursery.start_soon(self._liveness.watch)
                 if self._other is not None:
                     nursery.start_soon(self._announce_changes)
         finally:
@@ -148,29 +129,10 @@ class Control:
             raise
 
     async def _frame(self, frame: dict[str, object]) -> None:
-        kind = frame["type"]
-        if kind == "pong":
-            self._pinged_at = None
-        elif kind == "ping":
-            await self._socket.send([frames.pong(frame.get("t"))])
-        elif kind == "closing" and frame.get("reason") == LOOP:
+        if frame["type"] == "closing" and frame.get("reason") == LOOP:
             self._check()
             raise Down(LOOP, "the upstream found that the relays would feed each other in a circle")
-
-    async def _ping(self) -> None:
-        self._pinged_at = trio.current_time()
-        await self._socket.send([frames.ping(int(self._pinged_at * 1000))])
-
-    async def _watch(self) -> None:
-        """See to it that the other side is there."""
-        answer_seconds = self._link.upstream.answer_timeout_seconds
-        interval_seconds = self._link.host.limits.ping_interval_seconds
-        while True:
-            await trio.sleep(min(answer_seconds, interval_seconds) / 2)
-            if self._pinged_at is None:
-                await self._ping()
-            elif trio.current_time() - self._pinged_at >= answer_seconds:
-                raise Down(UNREACHABLE, f"no answer for {answer_seconds:g} s")
+        await self._liveness.frame(frame)
 
     async def close(self) -> None:
         """Say that this is the end, and close."""

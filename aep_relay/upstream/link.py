@@ -13,6 +13,8 @@ import trio
 
 from aep_relay.upstream.backoff import Backoff
 from aep_relay.upstream.errors import LOOP, REFUSED, UNREACHABLE, Down, first
+from aep_relay.upstream.liveness import Liveness
+from aep_relay.upstream.socket import open_socket
 
 if TYPE_CHECKING:
     import structlog
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from aep_relay.hub.limits import Limits
     from aep_relay.hub.relay import Relay
     from aep_relay.upstream.dial import Dial
+    from aep_relay.upstream.socket import Socket
 
 CONNECTING = "connecting"
 UP = "up"
@@ -131,6 +134,25 @@ class Link:
         """Return why the link may not be: it would close the circle ``path``."""
         self.path = self.relay.feeders.found(path)
         return Down(LOOP, f"the relays would feed each other in a circle: {self.path}")
+
+    def liveness(self, socket: Socket) -> Liveness:
+        """Return what sees to it that the upstream is there."""
+        return Liveness(
+            socket,
+            interval_seconds=self.host.limits.ping_interval_seconds,
+            answer_seconds=self.upstream.answer_timeout_seconds,
+        )
+
+    async def open(self, hello: dict[str, object]) -> tuple[Socket, dict[str, object]]:
+        """Open a WebSocket to the upstream; return it with the upstream's hello. Raises ``Down``."""
+        return await open_socket(
+            self.dial,
+            hello,
+            token=self.upstream.token,
+            seconds=self.upstream.connect_timeout_seconds,
+            send_timeout_seconds=self.upstream.answer_timeout_seconds,
+            max_message_bytes=self.host.limits.max_body_bytes,
+        )
 
     def _enter(self, state: str, detail: str) -> None:
         self.state, self.detail, self.since = state, detail, trio.current_time()

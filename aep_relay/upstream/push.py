@@ -23,7 +23,7 @@ from aep_relay.upstream.ledger import Ledger
 from aep_relay.upstream.link import Link
 from aep_relay.upstream.mirror import Mirror
 from aep_relay.upstream.post import Posts
-from aep_relay.upstream.socket import NoSocket, open_socket
+from aep_relay.upstream.socket import NoSocket
 
 if TYPE_CHECKING:
     from aep_relay.config import Upstream
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from aep_relay.protocol.event import Event
     from aep_relay.upstream.control import Control
     from aep_relay.upstream.dial import Dial
+    from aep_relay.upstream.echoes import Echoes
     from aep_relay.upstream.lane import Lane
     from aep_relay.upstream.link import Host
-    from aep_relay.upstream.socket import Socket
+    from aep_relay.upstream.pull import PullLink
 
 MAX_REFUSALS_LOGGED = 20
 """In a minute; they are counted all the same."""
@@ -44,8 +45,18 @@ class PushLink(Link):
 
     kind = "push"
 
-    def __init__(self, host: Host, upstream: Upstream, dial: Dial) -> None:
+    def __init__(
+        self,
+        host: Host,
+        upstream: Upstream,
+        dial: Dial,
+        pull: PullLink | None = None,
+        echoes: Echoes | None = None,
+    ) -> None:
         super().__init__(host, upstream, dial)
+        self._pull = pull
+        """The other direction of the same link."""
+        self._echoes = echoes
         filter_ = filters.parse_json(upstream.filter)
         self.matches = filter_.matches
         self._matches_all = filter_ == filters.EMPTY
@@ -55,8 +66,6 @@ class PushLink(Link):
         )
         self.posts = Posts(self)
         self.mirrors: dict[Peer, Mirror] = {}
-        self.peer: Peer | None = None
-        """Under which what comes down over the same upstream is taken in."""
         self.refused_events = 0
         self._refusals_logged = 0
         self._reported = (0, 0, 0)
@@ -75,7 +84,7 @@ class PushLink(Link):
         self.ledger.close()
 
     def _is_fed(self, session: str) -> bool:
-        return False
+        return self._pull is not None and self._pull.forwarding.feeds(session)
 
     # Events in (hub.hooks.Tap)
 
@@ -84,10 +93,15 @@ class PushLink(Link):
         if event.shape is Shape.COMMAND or not (self._matches_all or self.matches(event)):
             return
         if peer is None:
-            self.ledger.accept(event, self.posts.lane)
-        elif peer is not self.peer:
+            lane = self.posts.lane
+        elif self._pull is not None and peer is self._pull.peer:
+            return
+        else:
             mirror = self.mirrors.get(peer)
-            self.ledger.accept(event, self._lane(peer) if mirror is None else mirror.lane)
+            lane = self._lane(peer) if mirror is None else mirror.lane
+        if self._echoes is not None and event.position is None:
+            self._echoes.expect(event)
+        self.ledger.accept(event, lane)
 
     def _lane(self, peer: Peer) -> Lane:
         """Return the way up for a connection without a mirror, which may get one now."""
@@ -121,19 +135,10 @@ class PushLink(Link):
             return event.raw
         return downlevel(event, ceiling, self.relay.redact)
 
-    async def open(self, hello: dict[str, object]) -> tuple[Socket, dict[str, object]]:
-        """Open a WebSocket to the upstream. Raises ``Down``."""
-        return await open_socket(
-            self.dial,
-            hello,
-            token=self.upstream.token,
-            seconds=self.upstream.connect_timeout_seconds,
-            send_timeout_seconds=self.upstream.answer_timeout_seconds,
-            max_message_bytes=self.host.limits.max_body_bytes,
-        )
-
     def deliver(self, command: Event, peer: Peer) -> bool:
         """Hand a command that came down to ``peer``; False when that is no more."""
+        if self._echoes is not None:
+            self._echoes.expect(command)
         return self.relay.deliver(command, peer)
 
     def refused(self, event: Event, detail: str) -> None:
