@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aep_relay.cli.stdio import configured, epoch_seed, resolved, run_embedded
+from aep_relay.cli.support.embedding import configured, epoch_seed, resolved, run_embedded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option("--agent", metavar="NAME", help="Who it is.  [default: the command's name]")
 @click.option("--session", metavar="NAME", help="The session it emits.  [default: a new one]")
 @click.option(
@@ -43,11 +43,9 @@ def command(
     """Run COMMAND with a relay around it: Events on its output go in, commands to its session go to its input.
 
     Lines are Events of AEP-0001, or of the stdio dialect (aep_version), which are mapped. Its session is claimed as
-    long as it runs, so that commands of a type that it --accepts reach it. When it ends without saying so,
-    session.ended says it. Signals are passed on, its standard error is passed through, its exit code is the result.
-
-    The relay is one of its own, with a data port, or the running one that --relay names: there it claims its sessions
-    with their first Event, and an outage loses debug and info Events first.
+    long as it runs (with --relay, from its first Event on), so that commands of a type it --accepts reach it. When it
+    ends without saying so, session.ended says it. Signals are passed on, its standard error is passed through, its
+    exit code is the result.
 
     \b
     Example:

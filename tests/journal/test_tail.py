@@ -287,7 +287,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(STEPS)
 def test_no_line_is_lost_and_none_comes_twice(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]]

@@ -227,7 +227,7 @@ def test_a_process_of_the_stdio_dialect(tmp_path: Path) -> None:
     assert [(each["type"], each["code"]) for each in complaints] == [("event.rejected", "invalid_envelope")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_are_passed_on(number: signal.Signals, tmp_path: Path) -> None:
     program = f"""
 signal.signal({int(number)}, lambda *_: sys.exit(7))
