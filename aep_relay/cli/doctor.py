@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from aep_relay.cli.support import exits
 from aep_relay.cli.support.options import Common, relay_options
 from aep_relay.cli.support.output import Cell
+
+if TYPE_CHECKING:
+    from aep_relay.cli.support.checkup import Checkup
+    from aep_relay.cli.support.output import Output
 
 DASHBOARD = "http://localhost:8788"
 
@@ -49,7 +55,14 @@ def command(common: Common, origin: str, patient: bool) -> None:
 
     checkup = Checkup(common.target(), origin, patient=patient)
     exits.run(checkup.run)
-    output = common.output()
+    _show(common.output(), checkup)
+    if checkup.failed:
+        failed = [finding.check for finding in checkup.findings if finding.level == FAILED]
+        code = exits.UNREACHABLE if checkup.is_unreachable else exits.REFUSED
+        exits.end(code, f"{checkup.target.url}: failed: {', '.join(dict.fromkeys(failed))}")
+
+
+def _show(output: Output, checkup: Checkup) -> None:
     if output.json:
         output.document(
             {
@@ -66,7 +79,3 @@ def command(common: Common, origin: str, patient: bool) -> None:
             if finding.remedy:
                 output.line(" " * 19, Cell(f"remedy: {finding.remedy}", "bold"))
     output.flush()
-    if checkup.failed:
-        failed = [finding.check for finding in checkup.findings if finding.level == FAILED]
-        code = exits.UNREACHABLE if checkup.is_unreachable else exits.REFUSED
-        exits.end(code, f"{checkup.target.url}: failed: {', '.join(dict.fromkeys(failed))}")

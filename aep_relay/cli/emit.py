@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,8 @@ from aep_relay.cli.support.options import Common, complete_type, relay_options
 from aep_relay.protocol.registry import CAPTURES, SEVERITIES
 
 if TYPE_CHECKING:
+    from aep_relay.cli.support.output import Output
+    from aep_relay.cli.support.sending import Feed
     from aep_relay.protocol.event import Event
 
 
@@ -63,14 +66,13 @@ def command(common: Common, file: str | None, keep_going: bool, timeout: float, 
 
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     type_ = given.get("type_")
-    output = common.output()
-    target = common.target()
-    feed = Feed(target, timeout, keep_going=keep_going)
+    feed = Feed(common.target(), timeout, keep_going=keep_going)
+    event = None
     if type_ is not None:
         if file is not None:
             raise click.UsageError("give either FILE or --type, not both")
         event = _event(flags)
-        exits.run(lambda: feed.one(event))
+        exits.run(partial(feed.one, event))
     else:
         stray = sorted(given.keys() - {"agent"})
         if stray:
@@ -78,12 +80,16 @@ def command(common: Common, file: str | None, keep_going: bool, timeout: float, 
         if file is None and sys.stdin.isatty():
             exits.tell("reading Events from standard input, one a line; Ctrl-D ends it")
         exits.run(lambda: feed.file(file or "-"))
-    result: dict[str, object] = {"accepted": feed.accepted, "refused": feed.refused, "retries": feed.retries}
-    if type_ is not None:
-        result["id"] = event.id
+    _tell(common.output(), feed, event)
+
+
+def _tell(output: Output, feed: Feed, event: Event | None) -> None:
+    """Say what became of the Events; ``event`` is the one that flags made. Ends with 3 if any was left out."""
     if output.json:
-        output.document(result)
-    elif type_ is not None:
+        made = {} if event is None else {"id": event.id}
+        counts = {"accepted": feed.accepted, "refused": feed.refused, "retries": feed.retries}
+        output.document({**counts, **made})
+    elif event is not None:
         output.line(f"accepted: {event.id}")
     else:
         output.line(
