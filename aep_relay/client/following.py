@@ -2,8 +2,9 @@
 
 A connection resumes each session that has been heard of after its last position, which the protocol makes exact
 (AEP-0003 §7). Sessions that began while the connection was lost are not among those: they are read from what the
-relay holds, before anything that came live in the meantime, at the cost of a transfer of it all. Invariants: an Event is handed on once as long as it is
-remembered, and noted as processed after that; what a relay no longer holds is told, not passed over.
+relay holds, before anything that came live in the meantime, at the cost of a transfer of it all. Invariants: an Event
+is handed on once as long as it is remembered, and noted as processed after that; what a relay no longer holds is told,
+not passed over.
 """
 
 from __future__ import annotations
