@@ -90,3 +90,20 @@ def test_a_redacting_relay_keeps_redacted_text(tmp_path: Path) -> None:
             (untouched,) = held(relay, port)
             assert untouched == json.loads(event)
             assert relay.end(signal.SIGTERM) == 0
+
+
+def test_what_a_restart_takes_is_named(tmp_path: Path) -> None:
+    with installed(tmp_path, CONFIG) as relay:
+        port = relay.port()
+        file = tmp_path / "relay.toml"
+        file.write_text(
+            CONFIG.replace('"archive"', '"other"').replace("logs/", "others/")
+            + "[cors]\nallowed_hosts = ['a']\n"
+        )
+        relay.process.send_signal(signal.SIGHUP)
+        record = relay.record("configuration reloaded")
+        assert record["needs_restart"] == ["archive.root", "tail"]
+        assert record["changed"] == ["cors.allowed_hosts"]
+        httpx.post(f"http://127.0.0.1:{port}/events", headers=HEADERS, content=line(1))
+        assert relay.end(signal.SIGTERM) == 0
+    assert (tmp_path / "archive" / "claude-code" / "s_8f2c.jsonl").read_bytes() == line(1)
