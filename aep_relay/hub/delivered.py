@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aep_relay.hub.subscriptions import Subscription
     from aep_relay.protocol.position import Position
 
-MAX_EXAMINED = 20_000
+MAX_EXAMINED = 2_000
 """Subscriptions and sessions that are looked at for one connection: its end must not hold the loop up for long."""
 
 

@@ -37,8 +37,8 @@ _STRUCTURAL = b"-0123456789tf"
 """How numbers and booleans begin."""
 
 MAX_PARTS: Final = 10_000
-"""As many members with a path for a name, and commas in an array or object whose items are worked through one by one
-(the options of a question, say), are looked at. A field with more is none that can be classified in time: it goes."""
+"""As many members of an object that is worked through, and commas in an array whose items are (the options of a
+question, say), are looked at. A field with more is none that can be classified in time: it goes."""
 
 _MAX_PATH_PARTS: Final = 16
 """More than any path of the registry has."""
@@ -104,14 +104,14 @@ def _object(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec.
         members = _read_members(spelled)
     except msgspec.ValidationError:
         return None
+    if len(members) > MAX_PARTS:
+        return None
     # Most members are copied: none is looked at that has neither a plan nor a name that could be a path.
     kept = dict(members)
     for name in plan.members.keys() & members.keys():
         _apply(plan.members[name], name, members, kept, job)
     if b"." in spelled or b"[" in spelled:
         paths = [name for name in members if ("." in name or "[" in name) and name not in plan.members]
-        if len(paths) > MAX_PARTS:
-            return None
         for name in paths:
             rule = _rule_of_path(plan, name)
             if rule is not None:

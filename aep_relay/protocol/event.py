@@ -34,6 +34,9 @@ DEFAULT_MAX_EVENT_BYTES: Final = 4 << 20
 MAX_TYPE_CHARS: Final = 1024
 """The longest type. Each of its parts may begin what a filter's pattern matches."""
 
+MAX_SOURCE_CHARS: Final = 16 << 10
+"""The longest source: its grammar is a pattern of many parts."""
+
 MAX_SESSION_CHARS: Final = 16 << 10
 """The longest session name. It outlives its Events: as a claim, as a position delivered, as one evicted."""
 
@@ -242,6 +245,8 @@ def _know_type(envelope: Envelope) -> tuple[str, Shape]:
 
 def _know_source(envelope: Envelope) -> str:
     source = envelope.source
+    if len(source) > MAX_SOURCE_CHARS:
+        raise InvalidEvent(f"source is longer than {MAX_SOURCE_CHARS} characters", event_id=envelope.id)
     if not is_uri(source):
         raise InvalidEvent(f"source {quoted(source)} is not a URI with a scheme", event_id=envelope.id)
     return _remember(_sources, source, source)

@@ -45,6 +45,10 @@ _LONG = Struct("!BBQ")
 _FIN_TEXT: Final = 0x81
 _TINY = [bytes((_FIN_TEXT, size)) for size in range(126)]
 _ID_DETAIL: Final = f"{{}}: id is not a string of 1 to {MAX_ID_CHARS} characters"
+_GLIMPSE_BYTES: Final = 64 << 10
+_LEADING_MEMBER = re.compile(
+    rb'[ \t\r\n]*+[{,][ \t\r\n]*+"([^"\\]*+)"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+"|[-+.0-9A-Za-z]++)'
+)
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -114,18 +118,22 @@ def parse(text: bytes, max_event_bytes: int, max_frame_bytes: int | None = None)
     frame = _small_talk(text)
     if frame is not None:
         return frame
+    limit_bytes = max_event_bytes if max_frame_bytes is None else max_frame_bytes
+    most_bytes = max(max_event_bytes, limit_bytes, _GLIMPSE_BYTES)
+    if len(text) > most_bytes and len(text.strip(WHITESPACE)) > most_bytes:
+        raise _too_large(text, max_event_bytes, limit_bytes)
     type_, id_ = _named(text)
     if type_ is None:
         try:
             return decode(text, max_event_bytes)
         except InvalidEvent as error:
-            type_, id_ = _head(text, error)
+            unread = isinstance(error, EventTooLarge) and len(text) > _GLIMPSE_BYTES
+            type_, id_ = _glimpse(text) if unread else _head(text, error)
             if type_ is None or "." in type_:
                 if id_ is not None and isinstance(error, EventTooLarge):
                     # Whose length was seen before its id was.
                     raise EventTooLarge(error.detail, event_id=id_) from None
                 raise
-    limit_bytes = max_event_bytes if max_frame_bytes is None else max_frame_bytes
     if len(text) > limit_bytes:
         raise FrameTooLarge(limit_bytes, _usable(id_))
     try:
@@ -186,6 +194,30 @@ def _head(text: bytes, error: InvalidEvent) -> tuple[str | None, str | None]:
             # Perhaps JSON all the same: its grammar allows a lone surrogate, msgspec and this protocol don't.
             return _type_beside_surrogates(text, error), None
         raise BadJson(f"not JSON: {problem}") from None
+
+
+def _too_large(text: bytes, max_event_bytes: int, max_frame_bytes: int) -> EventTooLarge | FrameTooLarge:
+    """Return the refusal of a text that is longer than any may be, and so is not read."""
+    type_, id_ = _glimpse(text)
+    if type_ is not None and "." not in type_:
+        return FrameTooLarge(max_frame_bytes, _usable(id_))
+    detail = f"an Event is at most {max_event_bytes} bytes, this one has {len(text)}"
+    return EventTooLarge(detail, event_id=id_)
+
+
+def _glimpse(text: bytes) -> tuple[str | None, str | None]:
+    """Return ``type`` and ``id`` as far as they stand at the very beginning of a text that is not worth reading."""
+    found: dict[bytes, str] = {}
+    head = text[:_GLIMPSE_BYTES]
+    at = 0
+    while match := _LEADING_MEMBER.match(head, at):
+        at = match.end()
+        if match[1] in (b"type", b"id") and match[2].startswith(b'"'):
+            try:
+                found[match[1]] = _read_string(match[2])
+            except ValueError:
+                break
+    return found.get(b"type"), found.get(b"id")
 
 
 def _type_beside_surrogates(text: bytes, error: InvalidEvent) -> str | None:

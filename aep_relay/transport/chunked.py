@@ -16,6 +16,7 @@ MAX_TRAILER_BYTES = 8 * 1024
 MAX_OVERHEAD_BYTES = 16 * 1024
 """Size lines may take this much more than is reasonable for the data they frame."""
 _FREE_OVERHEAD_BYTES = 16
+_LONG_CHUNK_BYTES = 16 * 1024
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*")
@@ -65,6 +66,11 @@ class ChunkedDecoder:
     def done(self) -> bool:
         """Whether the whole body has been decoded."""
         return self._state is _State.DONE
+
+    @property
+    def in_long_chunk(self) -> bool:
+        """Whether the next kilobytes belong to one chunk."""
+        return self._chunk_left >= _LONG_CHUNK_BYTES
 
     def feed(self, data: bytes) -> bytes:
         """Take ``data``; return what follows the body, ``b""`` while the body is not done.

@@ -56,6 +56,8 @@ LINGER_SECONDS = 2.0
 MAX_LINGER_BYTES = 64 * 1024 * 1024
 
 _BODY_RECEIVE_BYTES = 256 * 1024
+_CHUNKED_BYTES = 16 * 1024
+"""So much is decoded at once: of chunks of a byte, that is a few milliseconds' worth."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -318,9 +320,13 @@ class HttpReader:
         if data:
             self._continue_due = False
         try:
-            rest = decoder.feed(data)
+            rest = decoder.feed(data[:_CHUNKED_BYTES])
+            for start in range(_CHUNKED_BYTES, len(data), _CHUNKED_BYTES):
+                await trio.lowlevel.checkpoint()
+                rest += decoder.feed(data[start : start + _CHUNKED_BYTES])
             while not decoder.done:
-                rest = decoder.feed(await self._body_bytes(RECEIVE_BYTES))
+                size = RECEIVE_BYTES if decoder.in_long_chunk else _CHUNKED_BYTES
+                rest = decoder.feed(await self._body_bytes(size))
         except ChunkedOverflow:
             raise BodyTooLarge(limit_bytes) from None
         except ChunkedError as error:

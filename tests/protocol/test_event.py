@@ -9,7 +9,7 @@ import pytest
 from aep_relay.protocol import event as event_module
 from aep_relay.protocol.envelope import MAX_EXTENSION_BYTES
 from aep_relay.protocol.errors import EventTooLarge, InvalidEvent
-from aep_relay.protocol.event import MAX_SESSION_CHARS, MAX_TYPE_CHARS, Shape, decode
+from aep_relay.protocol.event import MAX_SESSION_CHARS, MAX_SOURCE_CHARS, MAX_TYPE_CHARS, Shape, decode
 from aep_relay.protocol.jsontext import MAX_CONTAINERS
 from tests.protocol.samples import BASE, MINIMAL, refusal, spelled, text
 
@@ -294,6 +294,13 @@ def test_session_names_are_bounded() -> None:
     assert decode(text(BASE, session=longest)).session == longest
     with pytest.raises(InvalidEvent, match="session is longer"):
         decode(text(BASE, session=longest + "a"))
+
+
+def test_sources_are_bounded() -> None:
+    longest = "a:" + "/" * (MAX_SOURCE_CHARS - 2)
+    assert decode(text(BASE, source=longest)).source == longest
+    with pytest.raises(InvalidEvent, match="source is longer"):
+        decode(text(BASE, source=longest + "/"))
 
 
 def test_types_are_bounded() -> None:

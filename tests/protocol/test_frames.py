@@ -401,3 +401,43 @@ def test_text_frames_are_read_by_another_implementation(size: int) -> None:
 def test_a_chained_relay_asks_for_the_sessions_it_does_not_name(experimental: object, others: bool) -> None:
     frame: dict[str, object] = {"type": "subscribe", "id": "a", "from": [], "experimental": experimental}
     assert frames.parse_subscribe(frame).others is others
+
+
+LONG = 200_000
+
+
+@pytest.mark.parametrize(
+    ("beginning", "event_id"),
+    [
+        ('{"aep":"0.1","id":"e1","type":"tool.completed"', "e1"),
+        (' { "type" : "tool.completed" ,\n"seq":1.5e3,"x":true,"id":"e\\u0031" ', "e1"),
+        ('{"id":5', None),
+        ('{"data":{"id":"inner"},"id":"e1"', None),
+        ('{"id":"\\ud800"', None),
+        ("[1", None),
+        ("{", None),
+        ("nothing of the kind", None),
+    ],
+)
+def test_what_is_longer_than_anything_may_be_is_not_read(beginning: str, event_id: str | None) -> None:
+    text = f'{beginning},"data":{{"a":"{"x" * LONG}"}}}}'.encode()
+    with pytest.raises(EventTooLarge) as caught:
+        frames.parse(text, 1000, 1000)
+    assert caught.value.event_id == event_id
+
+
+@pytest.mark.parametrize(
+    ("beginning", "request_id"), [('{"type":"ping","id":"r1"', "r1"), ('{"id":"","type":""', None)]
+)
+def test_a_frame_longer_than_anything_may_be_is_refused_by_its_id(
+    beginning: str, request_id: str | None
+) -> None:
+    with pytest.raises(FrameTooLarge) as caught:
+        frames.parse(f'{beginning},"x":"{"x" * LONG}"}}'.encode(), 1000, 1000)
+    assert caught.value.request_id == request_id
+
+
+def test_whitespace_does_not_make_it_long() -> None:
+    assert frames.parse(b" " * LONG + b'{"type":"x"}', 1000, LONG + 100) == {"type": "x"}
+    with pytest.raises(InvalidEvent):
+        frames.parse(b" " * LONG + b"{}", 1000, 1000)
