@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import select
 import socket
 import struct
 import time
@@ -58,6 +59,26 @@ class Raw:
         """Send ``data`` in segments of ``size`` bytes."""
         for start in range(0, len(data), size):
             self.send(data[start : start + size])
+
+    def pour(self, data: bytes) -> int:
+        """Send all of ``data`` and meanwhile drop what comes; return how much came. The end stops it early."""
+        self.sock.setblocking(False)
+        view, dropped = memoryview(data), len(self._buffer)
+        self._buffer = b""
+        try:
+            while view:
+                readable, writable, _ = select.select([self.sock], [self.sock], [], PATIENCE_SECONDS)
+                if not readable and not writable:
+                    raise TimeoutError
+                if readable:
+                    dropped += len(self.receive())
+                if writable:
+                    view = view[self.sock.send(view[: 1 << 18]) :]
+        except (Ended, ConnectionError):
+            pass
+        finally:
+            self.sock.settimeout(PATIENCE_SECONDS)
+        return dropped
 
     def finish(self) -> None:
         """Say that nothing more will be sent."""
