@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 import trio
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
@@ -61,6 +63,8 @@ class Running:
 
     def curl(self, *arguments: str, **parameters: str) -> bytes:
         """Return what curl prints for ``/stream`` with ``parameters``, ``from_`` being ``from``."""
+        if shutil.which("curl") is None:
+            pytest.skip("curl is not installed")
         query = [f"{name.rstrip('_')}={value}" for name, value in parameters.items()]
         encoded = [part for pair in query for part in ("--data-urlencode", pair)]
         headers = [part for name, value in self.bearer.items() for part in ("-H", f"{name}: {value}")]

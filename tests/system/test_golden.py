@@ -69,6 +69,9 @@ def test_the_data_holds_what_it_is_for() -> None:
             sessions[event["session"]].add(event["source"])
     assert any(len(sources) > 1 for sources in sessions.values())
     assert any(event.get("epoch") == 1 for event in found)
+    assert (
+        len({event["id"] for event in found}) < len({(event["source"], event["id"]) for event in found}) == 64
+    )
 
 
 FILTERS: list[tuple[dict[str, object], Callable[[dict[str, Any]], bool]]] = [
