@@ -107,8 +107,14 @@ class Relay:
     def close(self, peer: Peer, reason: str, code: int) -> None:
         """End ``peer`` on purpose: on WebSocket behind a ``closing`` frame with what was delivered (§3.5.4).
 
-        ``code`` is the WebSocket close code. What the socket has not taken is dropped, but for a frame that was begun.
+        ``code`` is the WebSocket close code. What was ingested before is offered to the socket; what that does not take
+        is dropped, but for a frame that was begun.
         """
+        if peer.closing is None and peer.cohort is not None:
+            peer.cohort.settle(peer)
+        self._end(peer, reason, code)
+
+    def _end(self, peer: Peer, reason: str, code: int) -> None:
         if peer.closing is not None:
             return
         peer.closing = reason
@@ -147,7 +153,7 @@ class Relay:
 
     def overflowed(self, peer: Peer) -> None:
         """End a consumer that exceeded its hard limit; it resumes exactly (AEP-0003 §8.4)."""
-        self.close(peer, SLOW_CONSUMER, 1013)
+        self._end(peer, SLOW_CONSUMER, 1013)
 
     def fell_behind(self, peer: Peer) -> None:
         """Watch a connection whose socket takes no more."""

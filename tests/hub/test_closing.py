@@ -61,12 +61,35 @@ def test_what_did_not_go_out_is_not_told() -> None:
     assert ids(peer) == ["s1", "s2"], "the frame that was begun is finished"
 
 
-def test_what_was_not_flushed_is_not_told() -> None:
+@pytest.mark.parametrize("framing", [Framing.WEBSOCKET, Framing.SSE])
+def test_what_was_not_flushed_yet_is_handed_over_first(framing: Framing) -> None:
+    # Its emitter was told that it is accepted; after a shutdown nobody could replay it.
     hub = relay()
-    peer = consumer(hub)
+    peer = consumer(hub, framing=framing)
     emit(hub, 1)
     hub.ingest(event("s2", 2))
-    assert end(hub, peer) == {("sub", "s"): (0, 1)}
+    hub.close(peer, "shutdown", 1001)
+    drain(hub, peer)
+    assert ids(peer) == ["s1", "s2"]
+    if framing is Framing.WEBSOCKET:
+        assert frames_of(peer, "closing")[0]["delivered"] == [
+            {"sub": "sub", "session": "s", "epoch": 0, "seq": 2}
+        ]
+
+
+def test_what_was_not_handed_over_when_it_overflowed_is_not_told() -> None:
+    hub = relay(soft_limit_bytes=400, hard_limit_bytes=400)
+    peer = consumer(hub, capacity_bytes=1)
+    for seq in range(1, 20):
+        hub.ingest(event(f"s{seq}", seq))
+    hub.ingest(event("t1", 1, session="t"))
+    flush(hub)
+    assert peer.closing == "slow-consumer"
+    sink(peer).capacity_bytes = None
+    drain(hub, peer)
+    assert frames_of(peer, "closing")[0]["delivered"] == [
+        {"sub": "sub", "session": "s", "epoch": 0, "seq": 1}
+    ]
 
 
 def test_nothing_is_told_where_nothing_went_out() -> None:
@@ -308,9 +331,8 @@ def test_closing_in_the_middle_of_a_flush(monkeypatch: pytest.MonkeyPatch) -> No
     hub.ingest(event("s2", 2))
     told = [end(hub, peer) for peer in peers[:3]]
     flush(hub)
-    assert told[0] == {("sub", "s"): (0, 1)}
-    assert told[2] == {}
-    assert ids(peers[3]) == ["s1", "s2"]
+    assert told == [{("sub", "s"): (0, 2)}] * 3
+    assert [ids(peer) for peer in peers] == [["s1", "s2"]] * 4
 
 
 def test_a_detached_connection_leaves_nothing() -> None:
