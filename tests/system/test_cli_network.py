@@ -21,7 +21,7 @@ from tests.system.meddler import Meddling, certified, meddler
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    config = QUIET + "[limits]\nmax_from_positions = 3\nping_interval_seconds = 1\n"
+    config = QUIET + "[limits]\nmax_from_positions = 3\n"
     with installed(tmp_path_factory.mktemp("relay"), config, AEP_TOKEN=TOKEN) as relay:
         yield relay.port()
 
@@ -84,8 +84,10 @@ def test_the_doctor_finds_what_a_proxy_does(port: int, monkeypatch: pytest.Monke
     assert "proxy_set_header Upgrade" in said["websocket"]["remedy"]
 
 
-def test_a_patient_doctor_waits_for_a_heartbeat(port: int) -> None:
-    (document,) = Cli(f"http://127.0.0.1:{port}").json("doctor", "--patient")
+def test_a_patient_doctor_waits_for_a_heartbeat(tmp_path: Path) -> None:
+    config = QUIET + "[limits]\nping_interval_seconds = 1\n"
+    with installed(tmp_path, config, AEP_TOKEN=TOKEN) as relay:
+        (document,) = Cli(f"http://127.0.0.1:{relay.port()}").json("doctor", "--patient")
     assert "the heartbeat of an idle stream gets through" in [
         finding["text"] for finding in document["findings"]
     ]
