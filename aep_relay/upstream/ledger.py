@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.buffer import charge
 from aep_relay.hub.replay import overtaken
 from aep_relay.protocol.event import Shape
 from aep_relay.protocol.registry import SEVERITY_RANK
@@ -84,7 +83,7 @@ class Ledger:
                 self._route(session, lane)
             lane.pending.append(event)
             lane.appended += 1
-            self.live_bytes += charge(event)
+            self.live_bytes += len(event.raw)
         elif session is None:
             lane.loose.append(self.kept.add(event))
         else:
@@ -135,7 +134,7 @@ class Ledger:
             if event is not None and event.session == session:
                 taken.append(event)
                 pending[index] = None
-                self.live_bytes -= charge(event)
+                self.live_bytes -= len(event.raw)
         self._put_first(behind, taken)
         if any(event.session == session for flight in before.flying for event in flight.events):
             behind.after = (before, before.serial)
@@ -252,7 +251,7 @@ class Ledger:
             event = self.kept.take(refs.popleft())
             if event is not None:
                 events.append(event)
-                size += charge(event)
+                size += len(event.raw)
         return size
 
     def _take_pending(self, lane: Lane, events: list[Event], max_events: int, max_bytes: int) -> int:
@@ -263,7 +262,7 @@ class Ledger:
             lane.popped += 1
             if event is not None:
                 events.append(event)
-                size += charge(event)
+                size += len(event.raw)
         self.live_bytes -= size
         return size
 
@@ -296,7 +295,7 @@ class Ledger:
         for event in read:
             if event.shape is not Shape.COMMAND and self._matches(event):
                 events.append(event)
-                size += charge(event)
+                size += len(event.raw)
         if at_end:
             self._catch_up(behind)
         else:
@@ -330,7 +329,7 @@ class Ledger:
     def confirm_first(self, lane: Lane, count: int, *, arrived: bool = True) -> None:
         """Note that the first ``count`` Events of the oldest flight have arrived, or have been refused for good."""
         flight = lane.flying[0]
-        size = sum(charge(event) for event in flight.events[:count])
+        size = sum(len(event.raw) for event in flight.events[:count])
         del flight.events[:count]
         flight.size_bytes -= size
         self.live_bytes -= size
@@ -350,7 +349,7 @@ class Ledger:
         lane.is_up = lane.is_idle = False
         unconfirmed = [event for flight in lane.flying for event in flight.events]
         unconfirmed += [event for event in lane.pending if event is not None]
-        self.live_bytes -= sum(charge(event) for event in unconfirmed)
+        self.live_bytes -= sum(len(event.raw) for event in unconfirmed)
         lane.flying.clear()
         lane.pending.clear()
         lane.popped = lane.appended

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SLICE_EVENTS: Final = 256
 SLICE_BYTES: Final = 256 * 1024
 """Of one write: other tasks get a turn after it."""
+PACE_SECONDS: Final = 0.005
+"""Between two writes that have to be waited for."""
 LEAVE_SECONDS: Final = 3.0
 """For what an emitter sent last to be confirmed, when it has left."""
 MAX_FAILURES: Final = 3
@@ -142,7 +144,7 @@ class Mirror:
         """Send the newest Event of each session that was claimed over an earlier connection: that claims it again."""
         claimed = self._sessions & (self._peer.claims or set())
         again = [self._newest(session) for session in claimed if session not in self._ledger.behind]
-        payloads = [self._link.payload(event) for event in again if event is not None]
+        payloads = self._link.payloads(event for event in again if event is not None)
         for start in range(0, len(payloads), SLICE_EVENTS):
             await socket.send(payloads[start : start + SLICE_EVENTS])
 
@@ -156,7 +158,7 @@ class Mirror:
         """Send what there is, until the emitter has left and all is confirmed."""
         link, lane, ledger = self._link, self._own, self._ledger
         window_bytes = link.upstream.buffer_bytes // 8
-        deadline = trio.CancelScope()
+        deadline, wrote_at = trio.CancelScope(), 0.0
         with deadline:
             while True:
                 if self._left and deadline.deadline == float("inf"):
@@ -165,11 +167,9 @@ class Mirror:
                 if sum(flight.size_bytes for flight in lane.flying) < window_bytes:
                     flight = ledger.take(lane, SLICE_EVENTS, SLICE_BYTES)
                 if flight is not None:
-                    self._sessions.update(
-                        event.session for event in flight.events if event.session is not None
-                    )
-                    payloads = [link.payload(event) for event in flight.events]
-                    await socket.send([*payloads, *self._ping()])
+                    self._sessions.update({event.session for event in flight.events if event.session})
+                    await socket.send([*link.payloads(flight.events), *self._ping()])
+                    wrote_at = trio.current_time()
                 elif lane.flying and self._pinged is None:
                     await socket.send(self._ping())
                 elif self._left and lane.is_empty:
@@ -177,6 +177,8 @@ class Mirror:
                 elif lane.is_idle or lane.flying:
                     self._woken = trio.Event()
                     await self._woken.wait()
+                    # A write costs as much as dozens of Events: at a high rate, more go together.
+                    await trio.sleep_until(wrote_at + PACE_SECONDS)
                 else:
                     await trio.lowlevel.checkpoint()
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MIN_BATCH_BYTES: Final = 16 * 1024
 """An upstream that takes no batch of this size is refusing Events, not batches."""
 
+PACE_SECONDS: Final = 0.005
+"""Between two requests that have to be waited for."""
+
 _ABOUT_CONTENT: Final = (400, 403, 413, 422)
 """Statuses that may be about one Event of a batch."""
 _TOO_LARGE: Final = 413
@@ -72,14 +75,17 @@ class Posts:
         self.problem = down.detail
 
     async def _send(self, client: Client) -> None:
-        upstream = self._link.upstream
+        upstream, sent_at = self._link.upstream, 0.0
         while True:
             flight = self._ledger.take(self.lane, upstream.max_batch_events, self._max_bytes)
             if flight is not None:
                 await self._deliver(client, flight)
+                sent_at = trio.current_time()
             elif self.lane.is_idle:
                 self._woken = trio.Event()
                 await self._woken.wait()
+                # A request costs as much as hundreds of Events: at a high rate, more go together.
+                await trio.sleep_until(sent_at + PACE_SECONDS)
             else:
                 await trio.lowlevel.checkpoint()
 
@@ -87,13 +93,16 @@ class Posts:
         """Send all of ``flight``, split as far as that is needed. Raises ``Down``."""
         at_most = len(flight.events)
         while flight.events:
-            payloads = self._payloads(flight.events[:at_most])
+            payloads = self._payloads(flight.events, at_most)
             single = len(payloads) == 1
             content_type = b"application/json" if single else b"application/x-ndjson"
             answer = await client.post(b"\n".join(payloads), content_type)
             if 200 <= answer.status < 300:
-                self._ledger.confirm_first(self.lane, len(payloads))
                 self.problem = ""
+                if len(payloads) == len(flight.events):
+                    self._ledger.confirm(self.lane, flight.serial)
+                    return
+                self._ledger.confirm_first(self.lane, len(payloads))
                 at_most = len(flight.events)
             elif answer.status not in _ABOUT_CONTENT:
                 raise self._refusal(answer)
@@ -104,20 +113,17 @@ class Posts:
                 self._ledger.confirm_first(self.lane, 1, arrived=False)
                 at_most = len(flight.events)
 
-    def _payloads(self, events: list[Event]) -> list[bytes]:
+    def _payloads(self, events: list[Event], at_most: int) -> list[bytes]:
         """Return what to send of ``events`` in one body: a line each, or one Event that does not fit on a line."""
-        payloads: list[bytes] = []
+        payloads = self._link.payloads(events if at_most >= len(events) else events[:at_most])
         size = 0
-        for event in events:
-            payload = self._link.payload(event)
+        for count, payload in enumerate(payloads):
             size += len(payload)
+            if size > self._max_bytes and count:
+                return payloads[:count]
             # A line break between tokens would end the line: by itself, the Event goes up as the bytes it came in.
-            broken = 10 in payload or 13 in payload
-            if payloads and (broken or size > self._max_bytes):
-                break
-            payloads.append(payload)
-            if broken:
-                break
+            if 10 in payload or 13 in payload:
+                return payloads[: count or 1]
         return payloads
 
     def _split(self, answer: Answer, payloads: list[bytes]) -> int:

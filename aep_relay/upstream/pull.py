@@ -48,6 +48,8 @@ BEGUN: Final = "begun"
 BEGUN_SECONDS: Final = 10.0
 """Having brought nothing for so long, it has brought all."""
 POLICY_VIOLATION: Final = 1008
+_EVENT: Final = b'{"aep":'
+"""How most Events begin, and no frame does."""
 
 
 class PullLink(Link):
@@ -189,8 +191,12 @@ class Connection:
         link, limits = self._link, self._link.host.limits
         while True:
             for text in await self._socket.receive():
+                message: Event | dict[str, object]
                 try:
-                    message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
+                    if text.startswith(_EVENT):
+                        message = decode(text, limits.max_event_bytes)
+                    else:
+                        message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
                 except ProtocolError:
                     link.invalid_events += 1
                     continue

@@ -26,6 +26,8 @@ from aep_relay.upstream.post import Posts
 from aep_relay.upstream.socket import NoSocket
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aep_relay.config import Upstream
     from aep_relay.hub.peer import Peer
     from aep_relay.protocol.event import Event
@@ -128,12 +130,14 @@ class PushLink(Link):
 
     # What mirrors and posts need
 
-    def payload(self, event: Event) -> bytes:
-        """Return what leaves of ``event`` under the ceiling."""
-        ceiling = self._ceiling
-        if ceiling is None or event.capture <= ceiling:
-            return event.raw
-        return downlevel(event, ceiling, self.relay.redact)
+    def payloads(self, events: Iterable[Event]) -> list[bytes]:
+        """Return what leaves of each of ``events`` under the ceiling."""
+        ceiling, redact = self._ceiling, self.relay.redact
+        if ceiling is None:
+            return [event.raw for event in events]
+        return [
+            event.raw if event.capture <= ceiling else downlevel(event, ceiling, redact) for event in events
+        ]
 
     def deliver(self, command: Event, peer: Peer) -> bool:
         """Hand a command that came down to ``peer``; False when that is no more."""

@@ -1,52 +1,38 @@
 """A WebSocket to an upstream, past its hello (AEP-0003 §3.5, §4).
 
-The handshake and incoming frames are ``websockets``' sans-I/O core over a Trio stream, outgoing Events are framed here:
-``trio-websocket`` takes 30 µs to receive an Event of 460 bytes and 8 µs only to frame one, this takes 4 and 1, and a
-run of Events is one write. Invariants: one write at a time; whatever the peer does ends in ``Down``, with the close
-code where there is one.
+``websockets``' sans-I/O core opens it, ``framing`` writes and reads it, so that a run of Events is one write and costs
+little. Invariants: one write at a time; whatever the peer does ends in ``Down``, with the close code where there is
+one.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus
-from websockets.frames import Close, Frame, Opcode
-from websockets.protocol import CLOSED, OPEN
+from websockets.protocol import OPEN
 from websockets.uri import WebSocketURI
 
 from aep_relay import __version__
 from aep_relay.protocol import frames
 from aep_relay.protocol.discovery import VERSIONS
+from aep_relay.upstream import framing
 from aep_relay.upstream.errors import ENDED, LOOP, REFUSED, UNREACHABLE, Down
-
-try:
-    from websockets.speedups import apply_mask
-except ImportError:
-    from websockets.utils import apply_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from websockets.protocol import Event
-
     from aep_relay.upstream.dial import Dial, Target
 
 RECEIVE_BYTES: Final = 64 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
 CLOSE_SECONDS: Final = 1.0
 """For the other side to answer a close frame."""
 
-_FIN_TEXT: Final = 0x81
-_MASKED: Final = 0x80
-_TINY = Struct("!BB4s")
-_SHORT = Struct("!BBH4s")
-_LONG = Struct("!BBQ4s")
 _NO_SOCKET = frozenset({404, 405, 501})
 """What an upstream answers that has no WebSocket binding."""
 
@@ -68,46 +54,29 @@ class Closed(Down):
         self.code = code
 
 
-def text_frames(payloads: Sequence[bytes]) -> bytes:
-    """Return each payload as one masked text frame, joined (RFC 6455 §5.2)."""
-    parts: list[bytes] = []
-    # Each frame has a mask that nobody can foresee, so that no Event looks like HTTP to a proxy on the way.
-    masks = os.urandom(4 * len(payloads))
-    for number, payload in enumerate(payloads):
-        mask = masks[4 * number : 4 * number + 4]
-        size = len(payload)
-        if size < 126:
-            parts.append(_TINY.pack(_FIN_TEXT, _MASKED | size, mask))
-        elif size < 65_536:
-            parts.append(_SHORT.pack(_FIN_TEXT, _MASKED | 126, size, mask))
-        else:
-            parts.append(_LONG.pack(_FIN_TEXT, _MASKED | 127, size, mask))
-        parts.append(apply_mask(payload, mask))
-    return b"".join(parts)
-
-
 class Socket:
     """One open connection."""
 
     def __init__(
-        self, stream: trio.abc.Stream, protocol: ClientProtocol, send_timeout_seconds: float
+        self, stream: trio.abc.Stream, early: bytes, *, max_message_bytes: int, send_timeout_seconds: float
     ) -> None:
         self._stream = stream
-        self._protocol = protocol
+        self._reader = framing.Reader(max_message_bytes)
+        self._early: list[tuple[int, bytes]] | None = None
+        self._first = early
         self._seconds = send_timeout_seconds
         self._writing = trio.Lock()
-        self._parts: list[bytes] | None = None
-        self._early: list[bytes] = []
+        self._closed: Down | None = None
         self.heard_at = trio.current_time()
         """When the last byte came."""
 
     async def send(self, payloads: Sequence[bytes]) -> None:
         """Send each payload as a message of its own, in one write. Raises ``Down``."""
-        await self._write(text_frames(payloads))
+        await self._write(framing.written(payloads))
 
     async def send_frame(self, frame: dict[str, object]) -> None:
         """Send one frame. Raises ``Down``."""
-        await self._write(text_frames((msgspec.json.encode(frame),)))
+        await self._write(framing.written((msgspec.json.encode(frame),)))
 
     async def _write(self, data: bytes) -> None:
         try:
@@ -121,57 +90,45 @@ class Socket:
 
     async def receive(self) -> list[bytes]:
         """Wait for bytes and return the messages that are whole by then, perhaps none. Raises ``Down``."""
-        protocol = self._protocol
-        found, self._early = self._early, []
-        if not found:
-            await self._feed()
-        for event in protocol.events_received():
-            self._take(event, found)
-        if not found and protocol.state is not OPEN:
-            raise self._closed()
-        replies = b"".join(protocol.data_to_send())
-        if replies:
-            await self._write(replies)
-        return found
+        if self._closed is not None:
+            raise self._closed
+        found = self._early
+        self._early = None
+        if found is None:
+            found = await self._read()
+        messages: list[bytes] = []
+        for opcode, payload in found:
+            if opcode == framing.TEXT:
+                messages.append(payload)
+            elif opcode == framing.PING:
+                await self._write(framing.written((payload,), framing.PONG))
+            elif opcode == framing.CLOSE:
+                self._closed = _closed(payload)
+                break
+        if self._closed is not None and not messages:
+            raise self._closed
+        return messages
 
-    async def _feed(self) -> None:
-        """Wait for bytes and hand them to the core. Raises ``Down``."""
+    async def _read(self) -> list[tuple[int, bytes]]:
+        """Wait for bytes and return the frames that are whole by then. Raises ``Down``."""
+        data, self._first = self._first, b""
+        if not data:
+            try:
+                data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
+            except trio.BrokenResourceError:
+                raise Down(UNREACHABLE, "the connection broke") from None
+            if not data:
+                raise Closed(1006, "")
+            self.heard_at = trio.current_time()
         try:
-            data = await self._stream.receive_some(RECEIVE_BYTES)
-        except trio.BrokenResourceError:
-            raise Down(UNREACHABLE, "the connection broke") from None
-        self.heard_at = trio.current_time()
-        if data:
-            self._protocol.receive_data(data)
-        else:
-            self._protocol.receive_eof()
-
-    def _take(self, frame: Event, found: list[bytes]) -> None:
-        if not isinstance(frame, Frame):
-            # The response of the handshake, which was looked at already.
-            return
-        if frame.opcode is Opcode.TEXT and frame.fin:
-            found.append(bytes(frame.data))
-        elif frame.opcode is Opcode.TEXT:
-            self._parts = [bytes(frame.data)]
-        elif frame.opcode is Opcode.CONT and self._parts is not None:
-            self._parts.append(bytes(frame.data))
-            if frame.fin:
-                found.append(b"".join(self._parts))
-                self._parts = None
-
-    def _closed(self) -> Down:
-        protocol = self._protocol
-        close: Close | None = protocol.close_rcvd
-        if close is not None:
-            return Closed(close.code, close.reason)
-        if protocol.parser_exc is not None and not isinstance(protocol.parser_exc, EOFError):
-            return Down(UNREACHABLE, f"broke the WebSocket protocol: {protocol.parser_exc}")
-        return Closed(1006, "")
+            return self._reader.feed(data)
+        except framing.Malformed as error:
+            raise Down(UNREACHABLE, f"broke the WebSocket protocol: {error}") from None
 
     def put_back(self, messages: list[bytes]) -> None:
         """Let ``receive`` return ``messages`` first."""
-        self._early += messages
+        if messages:
+            self._early = [(framing.TEXT, message) for message in messages]
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Say that this is the end and close, as far as that is possible within a moment (AEP-0003 §3.5.4)."""
@@ -179,17 +136,20 @@ class Socket:
             # Whoever closes is often being cancelled.
             scope.shield = True
             try:
-                if self._protocol.state is OPEN:
-                    await self._write(text_frames((frames.closing(reason, ()),)))
-                    self._protocol.send_close(code, reason)
-                # Also what the core has to answer to the other side's close.
-                await self._write(b"".join(self._protocol.data_to_send()))
-                while self._protocol.state is not CLOSED:
-                    await self._feed()
-                    self._protocol.events_received()
+                farewell = framing.written((frames.closing(reason, ()),)) if self._closed is None else b""
+                payload = code.to_bytes(2, "big") + reason.encode()
+                await self._write(farewell + framing.written((payload,), framing.CLOSE))
+                while self._closed is None:
+                    await self.receive()
             except (Down, trio.ClosedResourceError, trio.BusyResourceError):
                 pass
         await trio.aclose_forcefully(self._stream)
+
+
+def _closed(payload: bytes) -> Closed:
+    if len(payload) < 2:
+        return Closed(1005, "")
+    return Closed(int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "replace"))
 
 
 async def open_socket(
@@ -209,9 +169,10 @@ async def open_socket(
     try:
         with trio.fail_after(seconds):
             stream = await dial()
-            protocol = _protocol(dial.target, token, max_message_bytes)
-            await _shake_hands(stream, protocol)
-            socket = Socket(stream, protocol, send_timeout_seconds)
+            early = await _shake_hands(stream, _protocol(dial.target, token))
+            socket = Socket(
+                stream, early, max_message_bytes=max_message_bytes, send_timeout_seconds=send_timeout_seconds
+            )
             return socket, await _greet(socket, hello)
     except BaseException as error:
         if stream is not None:
@@ -221,9 +182,9 @@ async def open_socket(
         raise
 
 
-def _protocol(target: Target, token: str | None, max_message_bytes: int) -> ClientProtocol:
+def _protocol(target: Target, token: str | None) -> ClientProtocol:
     uri = WebSocketURI(target.tls, target.host, target.port, f"{target.base}/socket", "")
-    protocol = ClientProtocol(uri, max_size=max_message_bytes, logger=_QUIET)
+    protocol = ClientProtocol(uri, logger=_QUIET)
     request = protocol.connect()
     del request.headers["Host"]
     request.headers["Host"] = target.authority
@@ -234,19 +195,30 @@ def _protocol(target: Target, token: str | None, max_message_bytes: int) -> Clie
     return protocol
 
 
-async def _shake_hands(stream: trio.abc.Stream, protocol: ClientProtocol) -> None:
+async def _shake_hands(stream: trio.abc.Stream, protocol: ClientProtocol) -> bytes:
+    """Open the WebSocket; return what came behind the answer. Raises ``Down``."""
     try:
         await stream.send_all(b"".join(protocol.data_to_send()))
-        while True:
+        received = b""
+        while b"\r\n\r\n" not in received:
             data = await stream.receive_some(RECEIVE_BYTES)
+            received += data
+            if not data or len(received) > MAX_HEAD_BYTES:
+                raise Down(UNREACHABLE, "no HTTP answer to the WebSocket handshake")
+        head, _, rest = received.partition(b"\r\n\r\n")
+        protocol.receive_data(head + b"\r\n\r\n")
+        if protocol.state is OPEN:
+            return rest
+        data = rest
+        while protocol.handshake_exc is None:
+            # It is another answer, and may say more in its body.
             if data:
                 protocol.receive_data(data)
-            else:
-                protocol.receive_eof()
-            if protocol.handshake_exc is not None:
-                raise _rejected(protocol.handshake_exc)
-            if protocol.state is OPEN:
-                return
+            if protocol.handshake_exc is None:
+                data = bytes(await stream.receive_some(RECEIVE_BYTES))
+                if not data:
+                    protocol.receive_eof()
+        raise _rejected(protocol.handshake_exc)
     except trio.BrokenResourceError:
         raise Down(UNREACHABLE, "the connection broke in the WebSocket handshake") from None
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from . import scenarios_fairness, scenarios_fanout, scenarios_ingest, scenarios_latency, scenarios_scale
+from . import (
+    scenarios_chain,
+    scenarios_fairness,
+    scenarios_fanout,
+    scenarios_ingest,
+    scenarios_latency,
+    scenarios_scale,
+)
 from .harness import Bench
 from .report import Row
 
@@ -29,6 +36,8 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "latency": scenarios_latency.latency,
         "fairness": scenarios_fairness.fairness,
         "crowd": scenarios_fairness.crowd,
+        "push": scenarios_chain.push,
+        "pull": scenarios_chain.pull,
     }
 )
 

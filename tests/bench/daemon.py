@@ -34,11 +34,21 @@ def config(port: int, operator_port: int, token: str, limits: dict[str, int | fl
     return "\n".join(lines) + "\n"
 
 
+def upstream(server: Server, mode: str) -> str:
+    """The configuration of a link to ``server``."""
+    return (
+        f'[[upstream]]\nname = "hub"\nurl = "http://127.0.0.1:{server.port}"\n'
+        f'token = "{server.token}"\nmode = "{mode}"\n'
+    )
+
+
 @contextlib.contextmanager
-def relay(core: machine.Core, **limits: int | float) -> Iterator[Server]:
-    """A relay on ``core`` for the block, authentication on; ``limits`` are keys of its ``[limits]`` table."""
+def relay(core: machine.Core, *, more: str = "", **limits: int | float) -> Iterator[Server]:
+    """A relay on ``core`` for the block, authentication on; ``limits`` are keys of its ``[limits]`` table, ``more``
+    is added to its configuration.
+    """
     port, operator_port, token = free_port(), free_port(), secrets.token_hex(16)
-    text = config(port, operator_port, token, limits)
+    text = config(port, operator_port, token, limits) + more
     with serving(
         [*_command(), "serve", "--config", "relay.toml"], port, core, token=token, files={"relay.toml": text}
     ) as server:

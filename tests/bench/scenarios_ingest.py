@@ -24,7 +24,8 @@ _DISTINCT_FILTERS = 100
 Filter = dict[str, object]
 
 
-def _decode_us(bench: Bench) -> float:
+def decode_us(bench: Bench) -> float:
+    """What a bare decode of such an Event takes here, in microseconds."""
     events = Session("s_floor").events(bench.sized(20_000, 5_000))
     return min(floor.decode_us(events, bench.server_core) for _ in range(bench.repeat))
 
@@ -72,7 +73,7 @@ def ingest_ndjson(bench: Bench) -> list[Row]:
     with contextlib.ExitStack() as stack:
         runs = bench.measure({"relay": _ndjson_arm(stack, bench)})
     return [
-        _row("ingest-ndjson", "NDJSON, batches of 500", "us/Event", 14.0, runs["relay"], _decode_us(bench))
+        _row("ingest-ndjson", "NDJSON, batches of 500", "us/Event", 14.0, runs["relay"], decode_us(bench))
     ]
 
 
@@ -88,7 +89,7 @@ def ingest_websocket(bench: Bench) -> list[Row]:
         socks = wire.open_sockets(server, 2, lambda _: [], "emitter")
         load = stack.enter_context(Load([Emitter(sock, b'"pong"', (b'"error"',)) for sock in socks], []))
         runs = bench.measure({"relay": _arm(server, load, encode, bench.sized(40, 10), BATCH_EVENTS)})
-    return [_row("ingest-websocket", "WebSocket", "us/Event", 18.0, runs["relay"], _decode_us(bench))]
+    return [_row("ingest-websocket", "WebSocket", "us/Event", 18.0, runs["relay"], decode_us(bench))]
 
 
 def ingest_post(bench: Bench) -> list[Row]:
@@ -102,7 +103,7 @@ def ingest_post(bench: Bench) -> list[Row]:
 
         runs = bench.measure({"relay": _arm(server, load, encode, bench.sized(4_000, 1_000), 1)})
     return [
-        _row("ingest-post", "single POST, keep-alive", "us/request", 110.0, runs["relay"], _decode_us(bench))
+        _row("ingest-post", "single POST, keep-alive", "us/request", 110.0, runs["relay"], decode_us(bench))
     ]
 
 

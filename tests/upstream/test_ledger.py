@@ -166,7 +166,7 @@ def test_a_session_that_is_gone_whole() -> None:
 
 
 def test_too_much_unconfirmed_is_left_to_the_buffers() -> None:
-    size = charge(events(1)[0])
+    size = len(events(1)[0].raw)
     leaf = Leaf(buffer_bytes=2 * 3 * size)
     lane = leaf.lane()
     leaf.take_in(lane, *events(*range(1, 9)))
@@ -394,7 +394,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for item in [*lane.pending, *(item for flight in lane.flying for item in flight.events)]
             if item is not None
         ]
-        assert self.ledger.live_bytes == sum(charge(item) for item in live)
+        assert self.ledger.live_bytes == sum(len(item.raw) for item in live)
 
     def teardown(self) -> None:
         if self.accepted:
