@@ -119,10 +119,10 @@ def test_the_part_without_debug_and_info_is_made_once_for_all_who_need_it() -> N
 
 @pytest.mark.parametrize(("queued", "taken"), [(10, True), (11, False)])
 def test_the_hard_limit_counts_what_was_queued_before(queued: int, taken: bool) -> None:
-    outbox = Outbox(10, 10)
+    outbox = Outbox(5, 10)
     outbox.push(b"x" * queued)
     assert outbox.offer(batch(b"y" * 1000)) is taken
-    outbox = Outbox(10, 10)
+    outbox = Outbox(5, 10)
     outbox.push(b"x" * queued)
     assert outbox.push(b"y" * 1000) is taken
 
