@@ -43,6 +43,9 @@ DRAIN_SPREAD_SECONDS = 2.0
 
 SPREAD_SECONDS_EACH = 0.002
 
+DRAIN_GROUP = 8
+"""So many are ended between two pauses."""
+
 FINISH_SECONDS = 2.0
 """So long upstreams have to confirm what they were sent, when all connections have ended."""
 
@@ -268,9 +271,10 @@ async def drain(service: Service) -> None:
     spread = min(
         DRAIN_SPREAD_SECONDS, service.limits.drain_timeout_seconds / 2, len(peers) * SPREAD_SECONDS_EACH
     )
-    for count, peer in enumerate(peers):
-        relay.close(peer, "shutdown", 1001)
-        await trio.sleep(spread / len(peers) * 2 * random.random() if count % 8 == 0 else 0)  # noqa: S311
+    for start in range(0, len(peers), DRAIN_GROUP):
+        for peer in peers[start : start + DRAIN_GROUP]:
+            relay.close(peer, "shutdown", 1001)
+        await trio.sleep(spread / len(peers) * DRAIN_GROUP * 2 * random.random())  # noqa: S311
     if service.unused:
         await trio.sleep(min(FIRST_REQUEST_SECONDS, service.limits.drain_timeout_seconds / 2))
         service.end_idle(unused=True)

@@ -34,13 +34,6 @@ class UnsupportedMediaType(ProtocolError):
     http_status = 415
 
 
-class NotAccepted(ProtocolError):
-    """An Event that the relay's limits keep out."""
-
-    code = "limit-exceeded"
-    http_status = 429
-
-
 def check_head(request: Request) -> bool:
     """Check what can be known before the body; return whether it is a batch.
 
@@ -85,9 +78,7 @@ async def take_in(service: Service, request: Request, reader: HttpReader, holder
         event = decode(body, limits.max_event_bytes)
         _refuse(event, grants, None)
         holder.spend(1)
-        refusal = service.relay.ingest(event)
-        if refusal is not None:
-            raise NotAccepted(refusal.detail)
+        service.relay.ingest(event)
         await service.flush()
         return 1
     events = await _decode_batch(service, body, grants)

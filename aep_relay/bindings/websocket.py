@@ -256,6 +256,9 @@ class Socket(Connection):
         hello, peer = parse_hello(message), self.peer
         greeting.introduce(peer, hello, self.service.inspector)
         self.hello = hello
+        limits = self.service.limits
+        # With room for what is refused in-band, so that the peer learns which of its messages is too large.
+        self.protocol.max_message_size = 2 * max(limits.max_event_bytes, limits.max_frame_bytes)
         found = self._chained = chained.of(self.service, self._nursery, peer, hello)
         capabilities = self.service.capabilities if found is None else found.capabilities()
         peer.push(frames.text_frame(answer(hello.version, self.service.relay.instance, capabilities)))
@@ -363,7 +366,9 @@ _HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {
 
 async def serve(service: Service, wire: Wire, request: Request, rest: bytes, holder: Holder) -> None:
     """Speak WebSocket on ``wire`` until either side ends it. Raises ``ProtocolError`` if the handshake fails."""
-    protocol, accepted = handshake(request, service.limits.max_body_bytes)
+    # A peer that has not greeted yet may have a frame pending, and no more.
+    limits = service.limits
+    protocol, accepted = handshake(request, max(limits.max_frame_bytes, limits.max_hello_bytes))
     async with trio.open_nursery() as nursery:
         socket = Socket(service, wire, nursery, protocol)
         try:

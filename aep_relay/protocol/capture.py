@@ -40,18 +40,24 @@ MAX_PARTS: Final = 10_000
 """As many members of an object that is worked through, and commas in an array whose items are (the options of a
 question, say), are looked at. A field with more is none that can be classified in time: it goes."""
 
+MAX_REDACTED_BYTES: Final = 32 * 1024
+"""As much text of one Event goes through the redaction pipeline, which can take a microsecond a byte of a text that is
+made for it. A field beyond that can't be classified in time: it goes."""
+
 _MAX_PATH_PARTS: Final = 16
 """More than any path of the registry has."""
 
 _ITEMS: Final = "[]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
     """What the rules for one Event need besides the value at hand."""
 
     event: Event
     redact: Redact | None
+    redacted_bytes: int = 0
+    """How much text was redacted so far."""
 
 
 _Rule = Callable[["_Plan", msgspec.Raw, _Members, _Job], "msgspec.Raw | None"]
@@ -193,7 +199,8 @@ def _numbers(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec
 def _redacted(_: _Plan, value: msgspec.Raw, siblings: _Members, job: _Job) -> msgspec.Raw | None:
     """Pass every string in the value, names included, through the redaction pipeline."""
     redact = job.redact
-    if redact is None:
+    job.redacted_bytes += len(value)
+    if redact is None or job.redacted_bytes > MAX_REDACTED_BYTES:
         return None
 
     def replace(match: re.Match[bytes]) -> bytes:

@@ -260,7 +260,7 @@ class TestMessages:
             assert await alive(socket)
 
     async def test_a_message_beyond_every_limit_ends_the_connection(self) -> None:
-        async with serving(Limits(max_body_bytes=2048)) as relay:
+        async with serving(Limits(max_event_bytes=1024, max_frame_bytes=1024)) as relay:
             socket = await relay.greeted()
             assert [message["reason"] for message in await socket.ask(b" " * 2049)] == ["message-too-big"]
             assert socket.closed == 1009

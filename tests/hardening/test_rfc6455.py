@@ -478,7 +478,7 @@ def test_large_messages(socket: Socket, size: int, fragment_bytes: int | None) -
 
 
 def test_a_message_over_the_limit_in_fragments(socket: Socket) -> None:
-    """Each is small, together they are more than ``max_body_bytes``."""
+    """Each is small, together they are more than twice ``max_event_bytes``."""
     piece = frame(b" " * (1 << 20), CONTINUATION, fin=False)
     socket.send(frame(b" ", fin=False))
     for _ in range(16):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aep_relay.protocol.capture import MAX_PARTS, downlevel
+from aep_relay.protocol.capture import MAX_PARTS, MAX_REDACTED_BYTES, downlevel
 from aep_relay.protocol.event import Event, decode
 from aep_relay.protocol.redaction import Redactor
 from aep_relay.protocol.registry import CAPTURE_RANK, CAPTURES
@@ -385,6 +385,16 @@ def test_a_secret_may_be_assigned_by_its_name() -> None:
     data = {"state": {"password": "hunter2", "user": "bob", "n": ["password", "hunter2"], "password2": "x"}}
     found = json.loads(downlevel(event("state.snapshot", data), REDACTED, assignments))
     assert found["data"]["state"] == data["state"] | {"password": "[hidden]"}
+
+
+def test_text_that_takes_too_long_to_redact_goes() -> None:
+    short, long = "token=a " * 1000, "token=a " * (MAX_REDACTED_BYTES // 8 + 1)
+    data = {"state": short, "trigger": 1}
+    found = json.loads(downlevel(event("state.snapshot", data), REDACTED, Redactor()))
+    assert found["data"]["state"].startswith("token=[REDACTED:secret]")
+    found = json.loads(downlevel(event("state.snapshot", data | {"state": long}), REDACTED, Redactor()))
+    assert found["data"] == {"trigger": 1}
+    assert found["capture"] == "redacted"
 
 
 @pytest.mark.parametrize(
