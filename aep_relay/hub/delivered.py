@@ -120,11 +120,16 @@ def _live(peer: Peer, subscription: Subscription, session: str, queued: Pending 
     skip = None if peer.outbox.skips is None else peer.outbox.skips.get((group, session))
     since = subscription.since
     found = [None if queued is None else queued.handed]
-    if skip is None:
+    if skip is None or (queued is not None and _is_older(track, skip.before)):
         found.append(highest_since(track, since))
-    else:
+    if skip is not None:
         found += [highest_since(track, max(since, skip.stamp)), skip.kept, highest_since(skip.before, since)]
     return [position for position in found if position is not None]
+
+
+def _is_older(track: Track | None, other: Track | None) -> bool:
+    """Say whether ``track`` is from before ``other``, and so without what was dropped after that."""
+    return track is not None and other is not None and track[-1][0] <= other[-1][0]
 
 
 def _replayed(subscription: Subscription, session: str, queued: Pending | None) -> list[Position]:

@@ -348,3 +348,15 @@ def test_a_detached_connection_leaves_nothing() -> None:
     assert_empty(hub)
     assert peer.outbox.queue is None
     assert not hub.drain_peer(peer)
+
+
+def test_what_went_out_before_the_queue_began_is_told_though_something_was_dropped_since() -> None:
+    hub = relay(soft_limit_bytes=1, hard_limit_bytes=100_000, buffer_events=1)
+    peer = consumer(hub)
+    emit(hub, 20, 10)
+    sink(peer).capacity_bytes = 1
+    emit(hub, 15)  # begun, and so as good as sent
+    emit(hub, 40)
+    emit(hub, 50, severity="debug")
+    assert peer.outbox.dropped_events == 1
+    assert end(hub, peer) == {("sub", "s"): (0, 20)}
