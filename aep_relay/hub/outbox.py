@@ -66,7 +66,7 @@ class Skip(NamedTuple):
 class Batch:
     """Framed Events in order, shared by all that are to receive them."""
 
-    __slots__ = ("_essential", "_joined", "before", "frames", "marks", "scope", "scopes", "size_bytes")
+    __slots__ = ("_drops", "_essential", "_joined", "before", "frames", "marks", "scope", "scopes", "size_bytes")
 
     def __init__(self, scope: object) -> None:
         self.frames: list[bytes] = []
@@ -80,6 +80,7 @@ class Batch:
         self.size_bytes = 0
         self._joined: bytes | None = None
         self._essential: Batch | None = None
+        self._drops: dict[Key, tuple[int | None, Position | None]] | None = None
 
     def joined(self) -> bytes:
         """Return all frames as one run of bytes, joined once."""
@@ -113,6 +114,23 @@ class Batch:
                 kept.size_bytes = sum(map(len, kept.frames))
             self._essential = kept
         return kept
+
+    def drops(self) -> dict[Key, tuple[int | None, Position | None]]:
+        """Return, made once, what dropping the ``debug`` and ``info`` Events means for each scope and session: the
+        stamp of the last that goes, None if all stay, and the highest position of those that stay."""
+        found = self._drops
+        if found is None:
+            found = self._drops = {}
+            for _, mark, scopes in self.entries():
+                if mark.position is not None:
+                    for scope in scopes:
+                        key = (scope, mark.session)
+                        stamp, kept = found.get(key, (None, None))
+                        if mark.droppable:
+                            found[key] = (mark.stamp, kept)
+                        else:
+                            found[key] = (stamp, higher(kept, mark.position))
+        return found
 
     def entries(self) -> Iterator[tuple[bytes, Mark, tuple[object, ...]]]:
         """Yield frame, mark and scopes of each Event."""
@@ -172,27 +190,19 @@ class Outbox:
         if self.skips is None or len(self.skips) > MAX_SKIPS:
             # Forgetting one means only that the reported position passes over a dropped Event.
             self.skips = {}
-        kept: dict[Key, Position] = {}
-        for _, mark, scopes in batch.entries():
-            if mark.position is not None:
-                for scope in scopes:
-                    key = (scope, mark.session)
-                    if not mark.droppable:
-                        kept[key] = max(mark.position, kept.get(key, mark.position))
-                    self._note(self.skips, key, mark, batch, kept.get(key))
-
-    @staticmethod
-    def _note(skips: dict[Key, Skip], key: Key, mark: Mark, batch: Batch, kept: Position | None) -> None:
-        skip = skips.get(key)
-        before = batch.before.get(key)
-        if not mark.droppable:
-            if skip is not None:
-                skips[key] = skip._replace(kept=higher(skip.kept, kept))
-        elif skip is None:
-            skips[key] = Skip(mark.stamp, before, kept)
-        else:
-            between = higher(highest_since(before, skip.stamp), kept)
-            skips[key] = Skip(mark.stamp, skip.before, higher(skip.kept, between))
+        skips = self.skips
+        for key, (stamp, kept) in batch.drops().items():
+            skip = skips.get(key)
+            if stamp is None:
+                if skip is not None:
+                    skips[key] = skip._replace(kept=higher(skip.kept, kept))
+                continue
+            before = batch.before.get(key)
+            if skip is None:
+                skips[key] = Skip(stamp, before, kept)
+            else:
+                between = higher(highest_since(before, skip.stamp), kept)
+                skips[key] = Skip(stamp, skip.before, higher(skip.kept, between))
 
     def push(self, data: bytes) -> bool:
         """Queue ``data``, whole frames that are not Events of a subscription; False above the hard limit."""
