@@ -300,3 +300,14 @@ async def test_eviction_that_overtakes_a_replay_is_said() -> None:
         assert items[:at] == list(range(at))
         assert at < 400
         assert items[at + 1 :] == list(range(600, 1000))
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_who_is_cut_off_in_mid_frame_sees_no_end(binding: str) -> None:
+    async with serving(LIMITS) as relay:
+        cut, up_to_date = await slow(relay, binding), await slow(relay, binding)
+        up_to_date.wire.capacity_bytes = None
+        await send(relay, *(fat(seq) for seq in range(5)))
+    # Everything was cancelled, as at the end of the grace at shutdown.
+    assert (cut.wire.closed, cut.wire.aborted) == (True, True)
+    assert (up_to_date.wire.closed, up_to_date.wire.aborted) == (True, False)
