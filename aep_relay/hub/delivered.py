@@ -69,14 +69,18 @@ def _pairs(peer: Peer) -> Iterator[tuple[Subscription, str]]:
 def _pending(outbox: Outbox) -> dict[Key, Pending]:
     found: dict[Key, Pending] = {}
     for batch, first in outbox.unsent():
+        if first == 0:
+            # Most of a long queue, and shared with others who end for the same reason.
+            for key, bound in batch.bounds().items():
+                known = found.get(key) or Pending(None, None, batch.before.get(key))
+                found[key] = known._replace(bound=bound if known.bound is None else min(bound, known.bound))
+            continue
         for index, (_, mark, scopes) in enumerate(batch.entries()):
             if mark.bound is None:
                 continue
             for scope in scopes:
                 key = (scope, mark.session)
-                known = found.get(key)
-                if known is None:
-                    known = Pending(None, None, batch.before.get(key))
+                known = found.get(key) or Pending(None, None, batch.before.get(key))
                 if index < first:
                     known = known._replace(handed=higher(known.handed, mark.position))
                 elif known.bound is None or mark.bound < known.bound:

@@ -40,6 +40,9 @@ SLICE_COST_BYTES = 8 * 1024 * 1024
 SEND_COST_BYTES = 40 * 1024
 """What a send costs however little it carries, in bytes copied."""
 
+END_COST_BYTES = 2 * 1024 * 1024
+"""What it costs to end a connection that has fallen too far behind, likewise."""
+
 BACKLOG_COST_BYTES = 16 * 1024 * 1024
 """When flushing what was published would cost this much, ingestion has to flush before it goes on."""
 
@@ -308,6 +311,8 @@ class FanOut:
                 if peer.cohort is cohort and peer.seen != cohort.number:
                     cohort.hand_over(peer)
                     cost += size + SEND_COST_BYTES
+                    if peer.closing is not None:
+                        cost += END_COST_BYTES
                     if cost >= SLICE_COST_BYTES:
                         yield
                         cost = 0

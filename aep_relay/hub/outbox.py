@@ -66,7 +66,18 @@ class Skip(NamedTuple):
 class Batch:
     """Framed Events in order, shared by all that are to receive them."""
 
-    __slots__ = ("_drops", "_essential", "_joined", "before", "frames", "marks", "scope", "scopes", "size_bytes")
+    __slots__ = (
+        "_bounds",
+        "_drops",
+        "_essential",
+        "_joined",
+        "before",
+        "frames",
+        "marks",
+        "scope",
+        "scopes",
+        "size_bytes",
+    )
 
     def __init__(self, scope: object) -> None:
         self.frames: list[bytes] = []
@@ -80,6 +91,7 @@ class Batch:
         self.size_bytes = 0
         self._joined: bytes | None = None
         self._essential: Batch | None = None
+        self._bounds: dict[Key, Position] | None = None
         self._drops: dict[Key, tuple[int | None, Position | None]] | None = None
 
     def joined(self) -> bytes:
@@ -130,6 +142,19 @@ class Batch:
                             found[key] = (mark.stamp, kept)
                         else:
                             found[key] = (stamp, higher(kept, mark.position))
+        return found
+
+    def bounds(self) -> dict[Key, Position]:
+        """Return, made once, the lowest position that must not be reported for each scope and session as long as
+        nothing of this batch has gone out."""
+        found = self._bounds
+        if found is None:
+            found = self._bounds = {}
+            for _, mark, scopes in self.entries():
+                if mark.bound is not None:
+                    for scope in scopes:
+                        key = (scope, mark.session)
+                        found[key] = min(mark.bound, found.get(key, mark.bound))
         return found
 
     def entries(self) -> Iterator[tuple[bytes, Mark, tuple[object, ...]]]:
