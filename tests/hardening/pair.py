@@ -36,7 +36,6 @@ class Pair(threading.Thread):
         self._received: dict[str, list[float]] = {"sse": [], "websocket": []}
         self._over = threading.Event()
         self._emitter = Raw(port)
-        # A token besides keeps the filter apart from what attackers ask for.
         query = f"?filter=%7B%22session%22:%22{session}%22%7D"
         self._stream = Stream(port, query)
         self._socket = Socket(port).greet(role="consumer")
@@ -60,9 +59,13 @@ class Pair(threading.Thread):
 
     def _run(self, selector: selectors.BaseSelector) -> None:
         tails = {"emitter": b"", "sse": b"", "websocket": b""}
-        answered, due = 0, time.monotonic()
+        answered, due, lively = 0, time.monotonic(), time.monotonic()
         while not (self._over.is_set() and self.missing == 0):
             now = time.monotonic()
+            if now >= lively:
+                # Not every relay under attack waits 90 seconds for a sign of life.
+                lively = now + 0.5
+                self._socket.say({"type": "pong"})
             if now >= due and answered == len(self._sent) and not self._over.is_set():
                 due = max(due + TICK_SECONDS, now)
                 seq = len(self._sent)
