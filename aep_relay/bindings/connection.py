@@ -152,6 +152,10 @@ class Connection:
 
     async def end(self, farewell: bytes) -> None:
         """Hand over what the hub still has for the peer, then ``farewell``, and close."""
+        if not self._peer.outbox.sent_bytes:
+            # Not even the head of the response was taken: there is nothing that a farewell could follow.
+            self.wire.abort()
+            return
         if farewell:
             self._peer.outbox.push(farewell)
         self._written = trio.Event()

@@ -67,6 +67,7 @@ class SessionBuffer:
     """The held Events of one session."""
 
     __slots__ = (
+        "_admitted",
         "_arrival",
         "_evicted_last",
         "_head",
@@ -86,7 +87,9 @@ class SessionBuffer:
         self._keys: list[Position] = []
         self._items: list[Event] = []
         self._head = 0
-        self._ids: set[tuple[str, str]] = set()
+        self._ids: dict[tuple[str, str], int] = {}
+        """By ``(source, id)``, the number of its admission: items of one key stand in this order."""
+        self._admitted = 0
         self._arrival = START
         self._evicted_last: tuple[str, str] | None = None
         self._trimmed = False
@@ -117,7 +120,8 @@ class SessionBuffer:
             at = bisect_right(keys, position, self._head)
             keys.insert(at, position)
             self._items.insert(at, event)
-        self._ids.add(identity)
+        self._admitted += 1
+        self._ids[identity] = self._admitted
         self.size_bytes += charge(event)
         return position
 
@@ -172,7 +176,7 @@ class SessionBuffer:
         items = self._items
         gone = items[start:end]
         for event in gone:
-            self._ids.discard(event.key)
+            self._ids.pop(event.key, None)
             self.size_bytes -= charge(event)
         self._evicted_last = items[end - 1].key
         if start != self._head:
@@ -236,11 +240,10 @@ class SessionBuffer:
 
     def awaits(self, cursor: Cursor, event: Event, key: Position) -> bool:
         """Say whether ``cursor`` has yet to read ``event``: held at ``key``, byte for byte, and not skipped."""
-        if event.key not in self._ids or (event.position is not None and event.position == cursor.after):
+        if event.position is not None and event.position == cursor.after:
             return False
-        start = max(self._index(cursor), bisect_left(self._keys, key, self._head))
-        end = bisect_right(self._keys, key, start)
-        return any(item.raw == event.raw for item in self._items[start:end])
+        at = self._held_at(event.key, key)
+        return at >= 0 and at >= self._index(cursor) and self._items[at].raw == event.raw
 
     def is_split(self, cursor: Cursor) -> bool:
         """Say whether an entry at the very position that ``cursor`` read last is still to be read."""
@@ -264,13 +267,21 @@ class SessionBuffer:
         return self._trimmed and self._items[at].position is not None
 
     def _find(self, identity: tuple[str, str], key: Position) -> int:
-        keys, items = self._keys, self._items
-        index = bisect_left(keys, key, self._head)
-        while index < len(keys) and keys[index] == key:
-            if items[index].key is identity:
-                return index
-            index += 1
-        return -1
+        """Return the index of the very item that ``identity`` was taken from, -1 when it is gone."""
+        at = self._held_at(identity, key)
+        return at if at >= 0 and self._items[at].key is identity else -1
+
+    def _held_at(self, identity: tuple[str, str], key: Position) -> int:
+        """Return the index of the item of this ``(source, id)`` that stands at ``key``, -1 when there is none."""
+        keys, items, ids = self._keys, self._items, self._ids
+        number = ids.get(identity)
+        if number is None:
+            return -1
+        start = bisect_left(keys, key, self._head)
+        end = bisect_right(keys, key, start)
+        # Thousands of riders may stand behind one entry.
+        index = bisect_left(items, number, start, end, key=lambda item: ids[item.key])
+        return index if index < end and items[index].key == identity else -1
 
     def read(self, cursor: Cursor, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
         """Read on from ``cursor`` and advance it; return the Events and whether the end was reached.
