@@ -13,10 +13,11 @@ from aep_relay.upstream.pull import PullLink
 from aep_relay.upstream.push import PushLink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import NoReturn
 
     from aep_relay.config import Upstream
+    from aep_relay.upstream.dial import Dial
     from aep_relay.upstream.link import Host, Link
 
 REPORT_SECONDS: Final = 60.0
@@ -25,22 +26,25 @@ REPORT_SECONDS: Final = 60.0
 class Chain:
     """The links that ``upstreams`` call for. Raises ``ConfigError`` for certificate files that are none."""
 
-    def __init__(self, host: Host, upstreams: Iterable[Upstream]) -> None:
+    def __init__(
+        self, host: Host, upstreams: Iterable[Upstream], *, dial: Callable[[Upstream], Dial] = Dialler
+    ) -> None:
         self.pushes: list[PushLink] = []
         self.pulls: list[PullLink] = []
+        self._over = trio.Event()
         for upstream in upstreams:
             try:
-                dial = Dialler(upstream)
+                dialler = dial(upstream)
             except (OSError, ValueError) as error:
                 raise ConfigError(
                     f"upstream {upstream.name}", f"its certificates cannot be used: {error}"
                 ) from None
             echoes = Echoes() if upstream.pushes and upstream.pulls else None
-            pull = PullLink(host, upstream, dial, echoes) if upstream.pulls else None
+            pull = PullLink(host, upstream, dialler, echoes) if upstream.pulls else None
             if pull is not None:
                 self.pulls.append(pull)
             if upstream.pushes:
-                self.pushes.append(PushLink(host, upstream, dial, pull, echoes))
+                self.pushes.append(PushLink(host, upstream, dialler, pull, echoes))
 
     @property
     def links(self) -> list[Link]:
@@ -53,12 +57,15 @@ class Chain:
 
     async def run(self) -> None:
         """Keep every link up, until ``finish`` or cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._report)
-            async with trio.open_nursery() as links:
-                for link in self.links:
-                    links.start_soon(link.run)
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._report)
+                async with trio.open_nursery() as links:
+                    for link in self.links:
+                        links.start_soon(link.run)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._over.set()
 
     async def _report(self) -> NoReturn:
         while True:
@@ -77,3 +84,4 @@ class Chain:
                 link.stop()
             for push in self.pushes:
                 push.report()
+        await self._over.wait()

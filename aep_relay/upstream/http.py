@@ -52,6 +52,7 @@ class _Reader:
         self.answer = Answer()
         self.began = False
         self.ended = False
+        self.keeps_alive = False
         self._head_bytes = 0
         self.parser = httptools.HttpResponseParser(self)
 
@@ -73,6 +74,8 @@ class _Reader:
         if status >= 200:
             self.answer.status = status
             self.ended = True
+            # Asked afterwards, the parser speaks of the next message.
+            self.keeps_alive = self.parser.should_keep_alive()
         else:
             self.answer = Answer()
 
@@ -118,7 +121,7 @@ class Client:
                     if not data:
                         raise trio.BrokenResourceError
                     reader.feed(data)
-            reusable = reader.parser.should_keep_alive()
+            reusable = reader.keeps_alive
             return reader.answer
         except trio.TooSlowError:
             raise Down(UNREACHABLE, f"no answer within {self._seconds:g} s") from None
