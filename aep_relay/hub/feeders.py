@@ -1,4 +1,4 @@
-"""Who feeds whom: what chained relays tell each other, so that no Event goes round in a circle (design: loops).
+"""Who feeds whom: what chained relays tell each other, so that no Event goes round in a circle.
 
 Live fan-out forwards every delivery as it was received, so an Event that came back to where it has been would never
 die out. So each relay tells those it feeds which relays feed it, directly or not; one that finds itself among those

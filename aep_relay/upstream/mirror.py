@@ -1,4 +1,4 @@
-"""One local emitter's stand-in at the upstream: a WebSocket of its own with that emitter's hello (design §7).
+"""One local emitter's stand-in at the upstream: a WebSocket of its own with that emitter's hello.
 
 So the upstream's roster and its command gate see the truth. Events go up as they were received; a command that comes
 down is handed to the emitter if it claims the session here and accepts the type.

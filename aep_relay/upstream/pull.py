@@ -1,4 +1,4 @@
-"""Pull: what an upstream has comes down, and commands for its sessions go up (design §7).
+"""Pull: what an upstream has comes down, and commands for its sessions go up.
 
 One WebSocket subscribes; its Events are taken over as accepted and routed already. Invariants: what is above the
 ceiling or beside the filter does not enter, whatever the upstream does with them. What the upstream says it has lost is

@@ -1,4 +1,4 @@
-"""Push: what is taken in here goes up (design §7).
+"""Push: what is taken in here goes up.
 
 A control connection comes first: over it the relays tell each other who feeds whom, and nothing is sent before it is
 known that the link closes no circle. Then each local emitter has its ``mirror``, and all other Events go by ``post``.
