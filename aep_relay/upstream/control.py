@@ -6,6 +6,7 @@ announcement ignores it, and is asked for nothing.
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -65,18 +66,33 @@ class Control:
         """Wait until the upstream has judged the announcement. Raises ``Down``."""
         if self._other is None:
             return
-        self._check()
+        if not self._is_free():
+            # Every relay in the circle may have found it at once: another one is to break it.
+            await trio.sleep(feeders.SECOND_LOOK_SECONDS * (1 + random.random()))  # noqa: S311  # no secret
+            self._check()
         await self._announce()
         await self._liveness.ask()
         while self._liveness.is_asking:
             await self._receive_some()
 
+    def _circle(self) -> tuple[str, ...] | None:
+        """Return the way by which the upstream feeds this relay already, if there is one."""
+        if self._other is None:
+            return None
+        return self._link.relay.feeders.circle_through(self._other.relay, self._link.id)
+
+    def _is_free(self) -> bool:
+        """Say whether there is no circle; raises ``Down`` if there is one and this relay is to break it."""
+        path = self._circle()
+        if path is not None and self._link.relay.feeders.goes_first(path):
+            raise self._link.circle(path)
+        return path is None
+
     def _check(self) -> None:
-        """Raise ``Down`` if the upstream feeds this relay already, by another way."""
-        if self._other is not None:
-            path = self._link.relay.feeders.circle_through(self._other.relay, self._link.id)
-            if path is not None:
-                raise self._link.circle(path)
+        """Raise ``Down`` if there is a circle."""
+        path = self._circle()
+        if path is not None:
+            raise self._link.circle(path)
 
     async def hold(self) -> None:
         """Hold the connection until it breaks, which raises ``Down``."""

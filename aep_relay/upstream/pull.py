@@ -17,7 +17,7 @@ from aep_relay.hub import feeders
 from aep_relay.protocol import filters, frames
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.errors import ProtocolError
-from aep_relay.protocol.event import Event, decode
+from aep_relay.protocol.event import Event, Shape, decode
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.jsontext import exact_integer
 from aep_relay.protocol.position import MAX_POSITION
@@ -121,8 +121,7 @@ class PullLink(Link):
         peer = self.peer
         if peer is None or (self._matches is not None and not self._matches(event)):
             return
-        is_echo = self._echoes is not None and event.position is None and self._echoes.is_one(event)
-        if is_echo or not self.resume.is_new(event):
+        if (event.position is None and self._is_echo(event)) or not self.resume.is_new(event):
             self.known_events += 1
             return
         self.pulled_events += 1
@@ -130,6 +129,15 @@ class PullLink(Link):
         if event.session is not None:
             self.forwarding.fed(event.session)
         self.relay.take_over(event, peer)
+
+    def _is_echo(self, event: Event) -> bool:
+        """Say whether ``event``, which has no position, is shown here by the other direction of the link."""
+        if self._echoes is None:
+            return False
+        if self._echoes.is_one(event):
+            return True
+        # A command to an emitter that is mirrored comes down to its mirror as well.
+        return event.shape is Shape.COMMAND and bool(self.relay.claims.of(event.session or ""))
 
     def lost(self, session: str, earliest: Position) -> None:
         """Note that the upstream has nothing of ``session`` from before ``earliest`` any more (AEP-0003 §5)."""

@@ -308,11 +308,11 @@ async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 async def heard(socket: Socket, count: int = 1) -> list[Any]:
-    """Wait for ``count`` frames that are no heartbeats; there must not be more."""
+    """Wait for ``count`` Events and errors; there must not be more."""
     found: list[Any] = []
 
     def enough() -> bool:
-        found.extend(frame for frame in socket.heard() if frame["type"] != "ping")
+        found.extend(frame for frame in socket.heard() if frame["type"] not in ("ping", "subscribed"))
         return len(found) >= count
 
     await until(enough)
