@@ -58,7 +58,12 @@ class ResumingConsumer(Consumer):
             expected = (max(positions + requested, default=None), max(positions_of(shared), default=None))
             assert position in expected
             return
-        fit = [p for p in positions or requested if not any(entry.holds_down(p) for entry in bounds)]
+        known = positions or requested
+        fit = [p for p in known if not any(entry.holds_down(p) for entry in bounds)]
+        if max(known, default=None) not in fit:
+            # It is looked for among what is held; of what is not, a lower one costs the consumer nothing.
+            held = {item.key for item in self.store.held(session)}
+            fit = [p for p in fit if p in held] or (fit and [min(fit)])
         assert not fit or (position is not None and position >= max(fit))
 
     def _check_resumption(self, delivered: list[dict[str, Any]]) -> None:
