@@ -110,6 +110,7 @@ class Inside:
     clock: _Clock
     log: Log
     _signals: trio.MemorySendChannel[int]
+    _thread: threading.Thread
 
     def call(self, function: Callable[[], T]) -> T:
         """Run ``function`` in the relay's thread, between the steps of its tasks."""
@@ -117,6 +118,12 @@ class Inside:
 
     def signal(self, number: int) -> None:
         self.call(lambda: self._signals.send_nowait(number))
+
+    def stop(self) -> None:
+        """Tell the relay to end, and wait until it has."""
+        with contextlib.suppress(trio.RunFinishedError):
+            self.signal(signal.SIGTERM)
+        self._thread.join(PATIENCE_SECONDS)
 
     def holdings(self) -> Holdings:
         def count() -> Holdings:
@@ -212,7 +219,7 @@ def inside(limits: Limits | None = None, **settings: Any) -> Iterator[Inside]:
         async with trio.open_nursery() as nursery:
             addresses = await nursery.start(daemon.serve, config)
             token = trio.lowlevel.current_trio_token()
-            found.append(Inside(services[0], addresses[0][1], token, clock, log, send))
+            found.append(Inside(services[0], addresses[0][1], token, clock, log, send, thread))
             ready.set()
 
     def run() -> None:
@@ -236,9 +243,7 @@ def inside(limits: Limits | None = None, **settings: Any) -> Iterator[Inside]:
         try:
             yield found[0]
         finally:
-            with contextlib.suppress(trio.RunFinishedError):
-                found[0].signal(signal.SIGTERM)
-            thread.join(PATIENCE_SECONDS)
+            found[0].stop()
             if failures:
                 raise failures[0]
             assert not thread.is_alive()
