@@ -70,7 +70,7 @@ class Relay:
         self.taps: list[Tap] = []
         """Who is told of every Event taken in: chained relays."""
         self.keepers: list[Callable[[Event], None]] = []
-        """Who is told of every Event that was admitted or is an agent's, and so of none twice: archives."""
+        """Who is told of every Event but a redelivery of one that is held: archives."""
         self.uplinks: list[Uplink] = []
         """Who may know a way for a command whose session nobody here claims."""
         self.departures: list[Callable[[Peer], None]] = []
@@ -181,7 +181,6 @@ class Relay:
         Returns why it was refused, None when it was accepted. The caller flushes when its input is used up.
         """
         shape = event.shape
-        stats = self.stats
         if shape is Shape.COMMAND:
             return self._route(event, peer)
         if peer is not None:
@@ -190,20 +189,7 @@ class Relay:
                 if refusal is not None:
                     return refusal
             peer.received_events += 1
-        stats.received_events += 1
-        stats.received_bytes += len(event.raw)
-        key = None
-        if shape is not Shape.AGENT:
-            key = self.store.admit(event)
-            if key is None:
-                stats.redelivered_events += 1
-            else:
-                stats.admitted_events += 1
-        self.fanout.publish(event, key)
-        if key is not None or shape is Shape.AGENT:
-            self._keep(event)
-        for tap in self.taps:
-            tap.accepted(event, peer)
+        self.take_over(event, peer)
         return None
 
     def take_over(self, event: Event, peer: Peer | None) -> None:
@@ -219,12 +205,15 @@ class Relay:
             else:
                 stats.admitted_events += 1
         self.fanout.publish(event, key)
-        if key is not None or event.shape is Shape.AGENT:
-            self._keep(event)
+        if self.keepers:
+            self._keep(event, key)
         for tap in self.taps:
             tap.accepted(event, peer)
 
-    def _keep(self, event: Event) -> None:
+    def _keep(self, event: Event, key: Position | None) -> None:
+        buffer = None if key is not None or event.session is None else self.store.get(event.session)
+        if buffer is not None and buffer.holds(event.key):
+            return
         for keep in self.keepers:
             keep(event)
 
@@ -272,8 +261,7 @@ class Relay:
         self.stats.routed_commands += 1
         key = self.store.admit(event)
         self._publish_beside(event, key, target)
-        if key is not None:
-            self._keep(event)
+        self._keep(event, key)
         for tap in self.taps:
             tap.accepted(event, target)
         return True
