@@ -125,7 +125,7 @@ async def test_the_absolute_form_and_a_query_change_nothing() -> None:
         (b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n", 505),
         (b"BREW /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 501),
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", 417),
-        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 32768 + b"\r\n\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 131072 + b"\r\n\r\n", 431),
         (b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
     ],
 )

@@ -544,3 +544,14 @@ async def test_what_one_piece_of_input_causes_goes_out_in_one_send() -> None:
         stream.read()
         await relay.post(*(event(seq) for seq in range(50)))
         assert len(stream.wire.sends) == 1
+
+
+async def test_a_resume_of_as_many_sessions_as_are_held_fits_the_head() -> None:
+    limits = Limits()
+    points = [
+        {"session": f"00000000-0000-4000-8000-{number:012d}", "epoch": 1764525600000, "seq": 1000 + number}
+        for number in range(limits.resume_positions)
+    ]
+    async with serving(limits) as relay:
+        stream = await relay.stream(f"?live=0&from={quote(json.dumps(points))}")
+        assert stream.comments()[-1] == "replay-complete"
