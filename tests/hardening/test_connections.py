@@ -285,20 +285,24 @@ def test_a_flood_of_pings_by_a_peer_that_does_not_read(relay: Inside) -> None:
         assert deaf.is_over()
 
 
-def test_a_peer_that_asks_for_more_than_it_reads(relay: Inside) -> None:
-    for message in (
-        {"type": "roster", "id": "r"},
-        {"type": "ping", "t": "x" * 1000},
-        {"type": "subscribe", "id": "", "x": "y"},
-    ):
-        with Socket(relay.port, receive_buffer_bytes=4096) as deaf:
-            deaf.greet()
-            deaf.sock.settimeout(0.5)
-            with contextlib.suppress(OSError):
-                while True:
-                    deaf.sock.sendall(said(message) * 500)
-            deaf.sock.settimeout(8)
-            assert deaf.is_over()
+@pytest.mark.parametrize(
+    "message",
+    [
+        said({"type": "ping", "t": "x" * 20_000}),
+        frame(event(-1, id="x" * 20_000)),
+        said({"type": "unsubscribe", "id": "x" * 250}) * 80,
+    ],
+    ids=["pings", "refusals", "requests"],
+)
+def test_a_peer_that_asks_for_more_than_it_reads(relay: Inside, message: bytes) -> None:
+    with Socket(relay.port, receive_buffer_bytes=4096) as deaf:
+        deaf.greet()
+        deaf.sock.settimeout(0.5)
+        with contextlib.suppress(OSError):
+            while True:
+                deaf.sock.sendall(message * 20)
+        deaf.sock.settimeout(8)
+        assert deaf.is_over()
 
 
 # In a process of its own
