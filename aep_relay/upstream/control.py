@@ -66,9 +66,11 @@ class Control:
         """Wait until the upstream has judged the announcement. Raises ``Down``."""
         if self._other is None:
             return
-        if not self._is_free():
-            # Every relay in the circle may have found it at once: another one is to break it.
-            await trio.sleep(feeders.SECOND_LOOK_SECONDS * (1 + random.random()))  # noqa: S311  # no secret
+        if self._circle() is not None:
+            # It is for who is fed to break a circle, and perhaps another link of it is broken already.
+            with trio.move_on_after(feeders.SECOND_LOOK_SECONDS * (1 + random.random())):  # noqa: S311  # no secret
+                while True:
+                    await self._receive_some()
             self._check()
         await self._announce()
         await self._liveness.ask()
@@ -80,13 +82,6 @@ class Control:
         if self._other is None:
             return None
         return self._link.relay.feeders.circle_through(self._other.relay, self._link.id)
-
-    def _is_free(self) -> bool:
-        """Say whether there is no circle; raises ``Down`` if there is one and this relay is to break it."""
-        path = self._circle()
-        if path is not None and self._link.relay.feeders.goes_first(path):
-            raise self._link.circle(path)
-        return path is None
 
     def _check(self) -> None:
         """Raise ``Down`` if there is a circle."""

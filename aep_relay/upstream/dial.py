@@ -83,7 +83,7 @@ class Dialler:
         except trio.TooSlowError:
             raise Down(UNREACHABLE, f"no connection within {self._seconds:g} s") from None
         except OSError as error:
-            raise Down(UNREACHABLE, error.strerror or str(error) or "no connection") from None
+            raise Down(UNREACHABLE, _reason(error)) from None
 
     async def _open(self) -> trio.abc.Stream:
         if self.target.unix is not None:
@@ -109,6 +109,16 @@ class Dialler:
             await trio.aclose_forcefully(stream)
             raise
         return secured
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the operating system says; of several attempts, of the first one."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    if isinstance(cause, OSError):
+        return _reason(cause)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or "no connection"
 
 
 def _context(upstream: Upstream) -> ssl.SSLContext:

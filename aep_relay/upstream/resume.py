@@ -28,6 +28,9 @@ MAX_SESSIONS: Final = 100_000
 MAX_POSITIONS: Final = 10_000
 """Of them in one request; the ones heard of last."""
 
+ACKNOWLEDGEMENTS: Final = frozenset({"control.accepted", "control.rejected"})
+"""What is repeated on purpose (AEP-0004 §3)."""
+
 _LIMIT = re.compile(r"\b[1-9][0-9]{0,8}\b")
 
 
@@ -105,8 +108,9 @@ class Resume:
             base = self._base.get(session)
             if base is None or position <= base:
                 self.replayed += 1
-                if base is not None:
-                    return not self._store.holds(event)
+            if event.type not in ACKNOWLEDGEMENTS and self._store.holds(event):
+                # It comes once for each of two subscriptions.
+                return False
         if highest is not None and position <= highest:
             return True
         self._highest[session] = position

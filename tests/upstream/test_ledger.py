@@ -402,4 +402,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=600, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
