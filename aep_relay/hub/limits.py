@@ -48,7 +48,9 @@ class Limits:
     max_hello_bytes: int = _limit(
         64 * KIB, 1 * KIB, 1 * MIB, "hello of one WebSocket connection, kept as long as it lasts"
     )
-    max_head_bytes: int = _limit(128 * KIB, 1 * KIB, 1 * MIB, "request line and headers, with a from of 500 positions")
+    max_head_bytes: int = _limit(
+        128 * KIB, 1 * KIB, 1 * MIB, "request line and headers, with a from of 500 positions"
+    )
 
     # What one peer may hold
     max_connections: int = _limit(20_000, 1, 1_000_000, "open connections")
