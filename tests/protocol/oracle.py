@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Never
 
 MAX_LEVELS = 256
@@ -69,7 +69,7 @@ def judge(raw: bytes) -> dict[str, Any]:
             raw.decode("utf-8").strip(" \t\r\n"),
             object_pairs_hook=Pairs,
             parse_int=Decimal,
-            parse_float=Decimal,
+            parse_float=number,
             parse_constant=constant,
         )
     except (ValueError, RecursionError):
@@ -91,6 +91,15 @@ def judge(raw: bytes) -> dict[str, Any]:
     scope(members)
     members.pop("data", None)
     return members
+
+
+def number(token: str) -> Decimal | float:
+    """Return a number's exact value, or a float for one whose exponent is beyond even ``Decimal``."""
+    try:
+        return Decimal(token)
+    except InvalidOperation:
+        mantissa = token.lower().partition("e")[0]
+        return float("nan") if set(mantissa) & set("123456789") else Decimal(0)
 
 
 def constant(token: str) -> Never:
