@@ -55,12 +55,14 @@ class Status(ProtocolError):
 
 async def serve(service: Service, wire: Wire) -> None:
     """Serve one connection, which ``Service.admit`` has counted in, to its end."""
-    reader = HttpReader(wire, service.limits, service.deadlines)
+    reader, peer_name = HttpReader(wire, service.limits, service.deadlines), wire.peer_name
     service.readers.add(reader)
     service.unused.add(reader)
     try:
         while (request := await reader.next_request()) is not None:
             service.unused.discard(reader)
+            if service.forwarded:
+                wire.peer_name = service.forwarded.name(peer_name, request)
             if not await _serve_one(service, wire, reader, request):
                 return
         await reader.close()
@@ -197,12 +199,14 @@ async def _give_away(service: Service, wire: Wire, reader: HttpReader, request: 
             await reader.close()
         else:
             holder.check_room()
-            await stream.serve(service, wire, request, holder, headers)
+            with service.forwarded.room(wire.peer_name, service.limits.max_address_connections):
+                await stream.serve(service, wire, request, holder, headers)
         return False
     if not request.upgrade_websocket:
         raise Status(426, "upgrade-required", "/socket speaks WebSocket: send Upgrade: websocket")
     if not (grants.emit or grants.consume or grants.control):
         raise Status(403, "unauthorized", "this token may neither emit nor consume nor command")
     holder.check_room()
-    await websocket.serve(service, wire, request, reader.take_rest(), holder)
+    with service.forwarded.room(wire.peer_name, service.limits.max_address_connections):
+        await websocket.serve(service, wire, request, reader.take_rest(), holder)
     return False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from aep_relay.bindings.forwarded import Forwarded
 from aep_relay.protocol import discovery
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Service:
         """Tells the state of every upstream link."""
         self.counts: Callable[[], dict[str, tuple[str, int]]] = dict
         """Tells what else is counted: by metric name, what it is and how much."""
+        self.forwarded = Forwarded(config.listen.trusted_proxies)
+        """Knows who asks, where a proxy stands in between."""
         self.own_origins: set[str] = set()
         """Origins of the dashboard, which may use the data port whatever ``cors.allowed_origins`` says."""
         self.started_at = trio.current_time()

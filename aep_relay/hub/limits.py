@@ -54,6 +54,9 @@ class Limits:
 
     # What one peer may hold
     max_connections: int = _limit(20_000, 1, 1_000_000, "open connections")
+    max_address_connections: int = _limit(
+        0, 0, 1_000_000, "streams and sockets of one client address; 0 for any number"
+    )
     max_subscriptions: int = _limit(256, 1, 1_000_000, "subscriptions of one connection")
     max_subscription_bytes: int = _limit(
         16 * MIB, 64 * KIB, 1 * GIB, "filters and resume positions of one connection's subscriptions"
