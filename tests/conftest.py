@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,10 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import settings
+
+from aep_relay import logs
 
 # Time is shared with whatever else the machine does: a slow example is no failure.
 settings.register_profile("default", deadline=None)
@@ -22,6 +26,20 @@ def _stays_here(address: object) -> bool:
         return True  # a unix socket
     host = str(address[0])
     return host == "localhost" or ip_address(host).is_loopback
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Undo what a test configures of logging: what it logs must not show up in another's output."""
+    before = structlog.get_config()
+    yield
+    structlog.reset_defaults()
+    structlog.configure(**before)
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    for handler in root.handlers[:]:
+        if type(handler).__module__ == logs.__name__:
+            root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
