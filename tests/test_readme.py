@@ -29,9 +29,8 @@ TOUR = [
 PORT = "8787"
 
 
-def only(kind: str) -> str:
-    (text,) = [text for found, text in BLOCKS if found == kind]
-    return str(text)
+def printed(kind: str) -> list[str]:
+    return [text for found, text in BLOCKS if found == kind]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,8 @@ def test_the_program_for_websocket(port: str, tmp_path: Path) -> None:
     sent = httpx.post(f"http://127.0.0.1:{port}/events", content=event, headers=headers)
     assert sent.status_code == 202
     program = tmp_path / "watch.py"
-    program.write_text(only("python").replace(PORT, port))
+    (shown_program,) = printed("python")
+    program.write_text(shown_program.replace(PORT, port))
     with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as watcher:
         assert watcher.stdout is not None
         lines = iter(watcher.stdout)
@@ -78,11 +78,15 @@ def test_the_program_for_websocket(port: str, tmp_path: Path) -> None:
 
 def test_the_configuration(tmp_path: Path) -> None:
     file, token = tmp_path / "relay.toml", tmp_path / "token"
-    file.write_text(only("toml"))
+    own, chained = printed("toml")
+    file.write_text(own)
     token.write_text("abc\n")
     token.chmod(0o600)
     config = load(file, {}, {})
     assert (config.auth.token, config.auth.behind_tls_proxy, config.warnings) == ("abc", True, ())
+    file.write_text(chained)
+    (link,) = load(file, {}, {}).upstreams
+    assert (link.name, link.url, link.mode) == ("hub", "http://127.0.0.1:8787", "push")
 
 
 def shown(name: str, value: float) -> str:
