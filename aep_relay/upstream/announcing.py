@@ -29,6 +29,12 @@ def announced(said: dict[str, object], link: str) -> Announcement | None:
     return feeders.parse({**value, "link": link}) if isinstance(value, dict) else None
 
 
+def instance(said: dict[str, object]) -> object:
+    """Return what tells one run of a relay from another (AEP-0003 §4 rule 3), None where nothing does."""
+    identity = said.get("identity")
+    return identity.get("instance") if isinstance(identity, dict) else None
+
+
 def offers_others(said: dict[str, object]) -> bool:
     """Say whether a resume may ask for all sessions that it does not name."""
     extras = _member(said, "experimental").get(feeders.NAME)

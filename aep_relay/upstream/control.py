@@ -15,7 +15,7 @@ import trio
 from aep_relay.hub import feeders
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import ProtocolError
-from aep_relay.upstream.announcing import announced, hello
+from aep_relay.upstream.announcing import announced, hello, instance
 from aep_relay.upstream.errors import LOOP, UNREACHABLE, Down
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ async def open_control(link: PushLink) -> Control:
         own["fed_by"] = {link.relay.instance: []}
     socket, said = await link.open(hello(link.relay.instance, own))
     control = Control(link, socket, announced(said, link.id), own)
+    control.instance = instance(said)
     try:
         with trio.fail_after(link.upstream.answer_timeout_seconds):
             await control.settle()
@@ -59,6 +60,8 @@ class Control:
         self._other = other
         self._told = told
         """What was announced last."""
+        self.instance: object = None
+        """Names this run of the upstream, where it says so."""
         self._changed = trio.Event()
         self._liveness = link.liveness(socket)
 

@@ -374,11 +374,16 @@ class Ledger:
         if not heir.is_empty:
             self._wake(heir)
 
-    def restore(self, lane: Lane) -> None:
-        """Send by ``lane`` whatever the buffers hold: of what was held before the start nothing is known to have
-        arrived.
+    def restore(self, lane_of: Callable[[str], Lane]) -> None:
+        """Send whatever the buffers hold, each session by its lane: of what was sent nothing is known to be there.
+
+        Of what was held before the start, that is, or since the upstream has begun anew.
         """
         for session in list(self._store):
             buffer = self._store.get(session)
-            if buffer is not None:
-                self._fall_behind(session, lane).cursor = buffer.cursor_at_start()
+            if buffer is None or self._is_fed(session):
+                continue
+            lane = lane_of(session)
+            behind = self.behind.get(session) or self._fall_behind(session, lane)
+            behind.cursor = buffer.cursor_at_start()
+            self._wake(behind.lane)

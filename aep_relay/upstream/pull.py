@@ -178,6 +178,7 @@ class Connection:
         self._offers_all = announcing.offers_all(said)
         self._offers_others = announcing.offers_others(said)
         self._requests = link.resume.requests(all_offered=self._offers_all)
+        self._instance = announcing.instance(said)
         self._asked: From = None
         self._liveness: Liveness = link.liveness(socket)
         self._nursery: trio.Nursery | None = None
@@ -240,7 +241,7 @@ class Connection:
 
     async def _ask(self, from_: From) -> None:
         self._asked = from_
-        self._link.resume.begin(from_)
+        self._link.resume.begin(from_, self._instance)
         others = self._offers_others and isinstance(from_, list)
         await self._socket.send_frame(self._link.subscription(SUBSCRIPTION, from_, others=others))
 

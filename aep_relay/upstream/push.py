@@ -75,7 +75,9 @@ class PushLink(Link):
         self._nursery: trio.Nursery | None = None
         self._running = 0
         """How many mirrors are."""
-        self.ledger.restore(self.posts.lane)
+        self._instance: object = None
+        """Which run of the upstream it was that confirmed what it did."""
+        self.ledger.restore(lambda session: self.posts.lane)
         self.relay.taps.append(self)
         self.relay.departures.append(self._departed)
 
@@ -172,6 +174,8 @@ class PushLink(Link):
         self._has_socket = connection is not None
         if connection is None:
             self._retire_mirrors()
+        else:
+            self._recognise(connection.instance)
         try:
             self.is_up()
             async with trio.open_nursery() as nursery:
@@ -185,6 +189,18 @@ class PushLink(Link):
             self._nursery = None
             if connection is not None:
                 await connection.close()
+
+    def _recognise(self, instance: object) -> None:
+        """Send again what is held if the upstream has begun anew: it may have nothing of what it confirmed."""
+        if self._instance not in (None, instance):
+            self.log.info("upstream has begun anew; what is held goes up again")
+            self.ledger.restore(self._lane_of)
+        self._instance = instance
+
+    def _lane_of(self, session: str) -> Lane:
+        """Return the way up of a session of which nothing new has come."""
+        mirrors = (self.mirrors.get(peer) for peer in self.relay.claims.of(session))
+        return next((mirror.lane for mirror in mirrors if mirror is not None), self.posts.lane)
 
     def _retire_mirrors(self) -> None:
         for mirror in self.mirrors.values():

@@ -44,6 +44,9 @@ class Resume:
         self._highest: dict[str, Position] = {}
         """What this connection's replays have reached, or began behind."""
         self._live: set[str] = set()
+        self._instance: object = None
+        self._is_anew = False
+        """Whether this connection is the first one to this run of the upstream, and there was another."""
         self._limit = MAX_POSITIONS
         self._base: dict[str, Position] | None = None
         self.replayed = 0
@@ -73,10 +76,16 @@ class Resume:
         self._limit = limit if limit < len(from_) else len(from_) // 2
         return self._points(self._limit)
 
-    def begin(self, from_: From) -> None:
-        """Begin a connection on which ``from_`` was asked for."""
+    def begin(self, from_: From, instance: object = None) -> None:
+        """Begin a connection on which ``from_`` was asked for, with the run ``instance`` of the upstream."""
         self._live = set()
         self._base = None
+        self._is_anew = self._instance not in (None, instance)
+        self._instance = instance
+        if self._is_anew:
+            # It may hold nothing, and be sent all of it again by those that feed it.
+            self._highest = {}
+            return
         named = {str(point["session"]) for point in from_} if isinstance(from_, list) else set[str]()
         self._highest = {name: self._positions[name] for name in named if name in self._positions}
         if from_ is None:
@@ -115,7 +124,7 @@ class Resume:
             return True
         self._highest[session] = position
         if self._store.holds(event):
-            return False
+            return self._is_anew and event.type in ACKNOWLEDGEMENTS
         self._live.add(session)
         return True
 

@@ -282,7 +282,7 @@ def test_what_was_held_before_the_start_goes_up() -> None:
     for item in (*events(1, 2), *events(1, session="t")):
         leaf.store.admit(item)
     lane = leaf.lane(up=False)
-    leaf.ledger.restore(lane)
+    leaf.ledger.restore(lambda session: lane)
     leaf.ledger.up(lane)
     assert sorted(leaf.drain(lane)) == ["s1", "s2", "t1"]
 

@@ -103,6 +103,28 @@ async def test_an_origin_that_is_replaced_by_an_empty_one(autojump_clock: MockCl
         assert sorted(seen(watching)) == ["s3", "t1"]
 
 
+async def test_an_origin_that_begins_anew_and_is_sent_all_again(autojump_clock: MockClock) -> None:
+    async with net() as net_:
+        origin, edge = await pair(net_)
+        leaf = Node(net_, "leaf", to("origin"))
+        agent = await leaf.greeted("emitter", headers=BEARER)
+        ack = event("s3", 3, type="control.accepted", cause="c")
+        agent.say(*events(1, 2), ack)
+        await leaf.take(*events(*range(50), session="p"))
+        await until(lambda: edge.held() == ids(1, 2, 3) and len(edge.held("p")) == 50)
+        watching = await watcher(edge)
+        origin.kill()
+        agent.say(*events(4))
+        await trio.sleep(3)
+        origin.start()
+        await until(
+            lambda: origin.held() == edge.held() == ids(1, 2, 3, 4) and len(origin.held("p")) == 50, 120
+        )
+        await trio.sleep(10)
+        # An acknowledgement may have been repeated on purpose.
+        assert [id_ for id_ in seen(watching) if id_ != "s3"] == ids(4)
+
+
 async def test_what_the_origin_has_lost_is_lost_here_exactly(autojump_clock: MockClock) -> None:
     async with net() as net_:
         origin, edge = await pair(net_, limits=Limits(buffer_events=3, ping_timeout_seconds=1e9))

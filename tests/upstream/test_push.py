@@ -123,9 +123,39 @@ async def test_claims_come_back_with_a_hub_that_was_replaced_by_an_empty_one(
         await trio.sleep(5)
         hub.start()
         await until(lambda: len(hub.relay.claims) == 2)
-        # What claims again is one Event, sent again.
-        assert (hub.held(), hub.held("t")) == (ids(2), ids(1, session="t"))
+        await until(lambda: hub.held() == ids(1, 2) and hub.held("t") == ids(1, session="t"))
         assert [entry["session"] for entry in hub.relay.roster()] in (["s", "t"], ["t", "s"])
+
+
+async def test_claims_come_back_with_a_connection(autojump_clock: MockClock) -> None:
+    async with net() as net_:
+        hub, leaf = await pair(net_)
+        agent = await leaf.greeted("emitter", "coder", headers=BEARER)
+        agent.say(*events(1, 2), *events(1, session="t"))
+        await until(lambda: hub.held() == ids(1, 2) and hub.held("t") == ids(1, session="t"))
+        before = hub.relay.stats.received_events
+        net_.cut("hub")
+        await until(lambda: leaf.link.state != "up")
+        assert hub.relay.roster() == []
+        net_.mend("hub")
+        await until(lambda: len(hub.relay.claims) == 2)
+        # What claims again is one Event of each session, sent again.
+        assert hub.relay.stats.received_events == before + 2
+        assert push(leaf).ledger.confirmed_events == 3
+
+
+async def test_a_hub_that_begins_anew_is_sent_all_that_is_held(autojump_clock: MockClock) -> None:
+    async with net() as net_:
+        hub, leaf = await pair(net_)
+        agent = await leaf.greeted("emitter", "coder", headers=BEARER)
+        agent.say(*events(1, 2))
+        await leaf.take(*events(*range(500), session="p"))
+        await until(lambda: len(hub.held("p")) == 500 and hub.held() == ids(1, 2))
+        hub.kill()
+        hub.start()
+        await until(lambda: len(hub.held("p")) == 500 and hub.held() == ids(1, 2))
+        assert hub.held("p") == ids(*range(500), session="p")
+        assert [entry["session"] for entry in hub.relay.roster()] == ["s"]
 
 
 async def test_an_emitter_that_leaves_in_an_outage(autojump_clock: MockClock) -> None:
