@@ -299,6 +299,23 @@ async def connections() -> None:
     await trio.to_thread.run_sync(attack)
 
 
+@limit("max_address_connections")
+async def connections_of_an_address() -> None:
+    def attack() -> None:
+        with inside(Limits(max_address_connections=2)) as relay:
+            streams = [Raw(relay.port) for _ in range(2)]
+            try:
+                for raw in streams:
+                    raw.send(raw_request("GET", "/stream"))
+                    assert raw.until(b"stream open").startswith(b"HTTP/1.1 200")
+                assert ask(relay.port, raw_request("GET", "/stream")).error == (429, "limit-exceeded")
+                assert ask(relay.port, raw_request("GET", "/healthz")).status == 200
+            finally:
+                close_all(streams)
+
+    await trio.to_thread.run_sync(attack)
+
+
 @limit("max_subscriptions")
 async def subscriptions() -> None:
     async with serving(Limits(max_subscriptions=2)) as relay:
