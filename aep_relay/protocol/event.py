@@ -186,9 +186,11 @@ class BatchDecoder:
         events: list[Event] = []
         while at < stop and len(events) < max_events:
             if body[at] in WHITESPACE:
-                # Blank lines, which cost next to nothing so, and what stands before an Event.
-                blank = body[at : at + _BLANK_BYTES]
-                at += len(blank) - len(blank.lstrip(WHITESPACE))
+                at += 1
+                if at < stop and body[at] in WHITESPACE:
+                    # Blank lines, which cost next to nothing so, and what stands before an Event.
+                    blank = body[at : at + _BLANK_BYTES]
+                    at += len(blank) - len(blank.lstrip(WHITESPACE))
                 continue
             if len(events) == self._left_events:
                 raise BatchTooLarge(f"a batch is at most {self._max_batch_events} Events")
