@@ -315,8 +315,8 @@ class TestMessages:
             Frame(Opcode.TEXT, b"{}").serialize(mask=False),
             b"\xc1\x80\0\0\0\0",
             b"\x83\x80\0\0\0\0",
-            Frame(Opcode.CONT, b"x").serialize(mask=True),
-            Frame(Opcode.CLOSE, b"\x03").serialize(mask=True),
+            b"\x80\x81\0\0\0\0x",
+            b"\x88\x81\0\0\0\0\x03",
         ],
     )
     async def test_what_breaks_the_framing_ends_the_connection(self, raw: bytes) -> None:
