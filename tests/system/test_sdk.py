@@ -65,9 +65,10 @@ def consumer(relay: Running, **options: Any) -> Iterator[Consumer]:
         yield found
     finally:
         found.subscription.close()
-        # It notices with the next line that comes.
+        # It notices with the next line that comes: of the session that some of these ask for alone.
         relay.post(
-            b'{"aep":"0.1","id":"wake","type":"agent.idle","time":"2026-07-03T10:14:00Z","source":"urn:x","agent":"x"}'
+            b'{"aep":"0.1","id":"wake","type":"run.started","time":"2026-07-03T10:14:00Z","source":"urn:x","agent":"x",'
+            b'"session":"s","seq":1000}'
         )
         found.subscription.join(PATIENCE_SECONDS)
 
@@ -219,7 +220,8 @@ def test_commands_are_acknowledged(run: Run) -> None:
         eventually(lambda: len(client.roster()) == 1)
         accepted = client.send("control.cancel", "s", data={"reason": "enough"})
         assert accepted["type"] == "control.accepted"
-        assert target.executed == [accepted["cause"]]
+        # The target acknowledges, then executes, in a thread of its own.
+        eventually(lambda: target.executed == [accepted["cause"]])
         with pytest.raises(NackError) as refused:
             client.send("control.resume", "s")
         assert refused.value.reason == "unsupported"
@@ -281,7 +283,7 @@ def test_a_retry_is_answered_with_the_recorded_acknowledgement(run: Run) -> None
         duplex.close()
         assert acknowledgements[0] == acknowledgements[1] == acknowledgements[2]
         assert target.received == ["c-1"] * 3
-        assert target.executed == ["c-1"]
+        eventually(lambda: target.executed == ["c-1"])
         # The watcher, who dedupes, saw the command and its acknowledgement once.
         assert [event["type"] for event in watcher.take(2)] == ["control.pause", "control.accepted"]
 
