@@ -6,12 +6,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from aep_relay.upstream.kept import Refs
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aep_relay.hub.buffer import Cursor
     from aep_relay.protocol.event import Event
-    from aep_relay.upstream.kept import Ref
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +22,9 @@ class Flight:
     serial: int
     events: list[Event]
     size_bytes: int
+    """Of their texts: about what was written."""
+    charged_bytes: int
+    """What they count for while they are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +44,7 @@ class Lane:
     """How many have ever been pending, and how many are no more."""
     flying: deque[Flight] = field(default_factory=deque)
     behind: dict[str, Behind] = field(default_factory=dict)
-    loose: deque[Ref] = field(default_factory=deque)
+    loose: Refs = field(default_factory=Refs)
     """Events of no session, kept while the lane is down."""
     serial: int = 0
     """Of the newest flight."""
@@ -62,7 +66,7 @@ class Behind:
     session: str
     lane: Lane
     cursor: Cursor | None = None
-    refs: deque[Ref] = field(default_factory=deque)
+    refs: Refs = field(default_factory=Refs)
     """What the cursor will not read: it goes first."""
     mark: int = 0
     """How many have to be popped from its lane before: some of those may be its own."""

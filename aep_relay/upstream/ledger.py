@@ -5,20 +5,20 @@ or too much is unconfirmed, a session is *behind* instead: nothing of it is kept
 from which it goes on later. What is evicted from there before it was sent is kept by reference, within a bound.
 
 Invariants: an Event that the buffers or this ledger hold is never given up; ``debug`` and ``info`` are given up first,
-and whatever is given up is counted. Each session goes up in order: by one lane at a time, the next one waits for what
+and whatever is given up is counted. What is kept is charged for as in the buffers, and bounded. Each session goes up in order: by one lane at a time, the next one waits for what
 the last one has in flight. Duplicates are legal, losses are not: where it is not known whether an Event arrived, it is
 sent again. AEP-0003 §8.4.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
+from aep_relay.hub.buffer import charge
 from aep_relay.hub.replay import overtaken
 from aep_relay.protocol.event import Shape
-from aep_relay.protocol.registry import SEVERITY_RANK
-from aep_relay.upstream.kept import Kept
+from aep_relay.protocol.registry import SEVERITIES
+from aep_relay.upstream.kept import NOTICE, Kept
 from aep_relay.upstream.lane import Behind, Flight
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
     from aep_relay.hub.store import Store
     from aep_relay.protocol.event import Event
-    from aep_relay.upstream.kept import Ref
+    from aep_relay.upstream.kept import Refs
     from aep_relay.upstream.lane import Lane
-
-NOTICE = SEVERITY_RANK["notice"]
 
 
 class Ledger:
@@ -52,10 +50,10 @@ class Ledger:
         self.live_bytes = 0
         """Of what is pending and in flight."""
         self.behind: dict[str, Behind] = {}
-        self.dropped_events = 0
-        """``debug`` and ``info`` Events that were given up."""
-        self.lost_events = 0
-        """Events of ``notice`` and above that were given up."""
+        self.given_up_events = [0] * len(SEVERITIES)
+        """Events that will not go up, by the rank of their severity."""
+        self.resent_events = 0
+        """Events that were sent and not confirmed, so that they are sent again."""
         self.confirmed_events = 0
         self._routes: dict[str, Lane] = {}
         store.watchers.append(self._evicted)
@@ -63,6 +61,22 @@ class Ledger:
     def close(self) -> None:
         """Watch the buffers no longer."""
         self._store.watchers.remove(self._evicted)
+
+    def change(self, buffer_bytes: int, matches: Callable[[Event], bool]) -> None:
+        """Go on within another bound, with another filter for what is read from the buffers."""
+        self._matches = matches
+        self._max_live_bytes = buffer_bytes // 2
+        self.kept.bound(buffer_bytes // 2)
+
+    @property
+    def dropped_events(self) -> int:
+        """``debug`` and ``info`` Events that were given up."""
+        return sum(self.given_up_events[:NOTICE])
+
+    @property
+    def lost_events(self) -> int:
+        """Events of ``notice`` and above that were given up."""
+        return sum(self.given_up_events[NOTICE:])
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -83,7 +97,7 @@ class Ledger:
                 self._route(session, lane)
             lane.pending.append(event)
             lane.appended += 1
-            self.live_bytes += len(event.raw)
+            self.live_bytes += charge(event)
         elif session is None:
             lane.loose.append(self.kept.add(event))
         else:
@@ -134,7 +148,7 @@ class Ledger:
             if event is not None and event.session == session:
                 taken.append(event)
                 pending[index] = None
-                self.live_bytes -= len(event.raw)
+                self.live_bytes -= charge(event)
         self._put_first(behind, taken)
         if any(event.session == session for flight in before.flying for event in flight.events):
             behind.after = (before, before.serial)
@@ -145,7 +159,7 @@ class Ledger:
         first = [
             event for event in events if not self._awaits(behind, event) and not self._rewind(behind, event)
         ]
-        behind.refs.extendleft([self.kept.add(event) for event in first][::-1])
+        behind.refs.put_first([self.kept.add(event) for event in first])
 
     def _move(self, behind: Behind, lane: Lane) -> None:
         before = behind.lane
@@ -217,10 +231,7 @@ class Ledger:
 
     def give_up(self, event: Event) -> None:
         """Count ``event`` as one that will not go up."""
-        if event.severity < NOTICE:
-            self.dropped_events += 1
-        else:
-            self.lost_events += 1
+        self.given_up_events[event.severity] += 1
 
     # Events out
 
@@ -240,12 +251,12 @@ class Ledger:
             lane.is_idle = not lane.pending and not any(behind.is_ready for behind in lane.behind.values())
             return None
         lane.serial += 1
-        flight = Flight(lane.serial, events, size)
+        flight = Flight(lane.serial, events, size, sum(map(charge, events)))
         lane.flying.append(flight)
-        self.live_bytes += size
+        self.live_bytes += flight.charged_bytes
         return flight
 
-    def _take_kept(self, refs: deque[Ref], events: list[Event], max_events: int, max_bytes: int) -> int:
+    def _take_kept(self, refs: Refs, events: list[Event], max_events: int, max_bytes: int) -> int:
         size = 0
         while refs and len(events) < max_events and size < max_bytes:
             event = self.kept.take(refs.popleft())
@@ -263,7 +274,7 @@ class Ledger:
             if event is not None:
                 events.append(event)
                 size += len(event.raw)
-        self.live_bytes -= size
+                self.live_bytes -= charge(event)
         return size
 
     def _take_behind(self, lane: Lane, events: list[Event], max_events: int, max_bytes: int) -> int:
@@ -314,7 +325,7 @@ class Ledger:
         flying = lane.flying
         while flying and flying[0].serial <= serial:
             flight = flying.popleft()
-            self.live_bytes -= flight.size_bytes
+            self.live_bytes -= flight.charged_bytes
             self.confirmed_events += len(flight.events)
             lane.confirmed = flight.serial
         self._over(lane)
@@ -329,10 +340,12 @@ class Ledger:
     def confirm_first(self, lane: Lane, count: int, *, arrived: bool = True) -> None:
         """Note that the first ``count`` Events of the oldest flight have arrived, or have been refused for good."""
         flight = lane.flying[0]
-        size = sum(len(event.raw) for event in flight.events[:count])
+        over = flight.events[:count]
+        charged = sum(map(charge, over))
         del flight.events[:count]
-        flight.size_bytes -= size
-        self.live_bytes -= size
+        flight.size_bytes -= sum(len(event.raw) for event in over)
+        flight.charged_bytes -= charged
+        self.live_bytes -= charged
         if arrived:
             self.confirmed_events += count
         if not flight.events:
@@ -348,8 +361,9 @@ class Ledger:
         """Note that ``lane`` cannot send: whatever it has not confirmed is left to the buffers, or kept."""
         lane.is_up = lane.is_idle = False
         unconfirmed = [event for flight in lane.flying for event in flight.events]
+        self.resent_events += len(unconfirmed)
         unconfirmed += [event for event in lane.pending if event is not None]
-        self.live_bytes -= sum(len(event.raw) for event in unconfirmed)
+        self.live_bytes -= sum(map(charge, unconfirmed))
         lane.flying.clear()
         lane.pending.clear()
         lane.popped = lane.appended
@@ -358,7 +372,7 @@ class Ledger:
         for event in unconfirmed:
             by_session.setdefault(event.session, []).append(event)
         loose = by_session.pop(None, [])
-        lane.loose.extendleft([self.kept.add(event) for event in loose][::-1])
+        lane.loose.put_first([self.kept.add(event) for event in loose])
         for session, events in by_session.items():
             if session is not None:
                 self._put_first(self.behind.get(session) or self._fall_behind(session, lane), events)
@@ -369,8 +383,7 @@ class Ledger:
         self.down(lane)
         for behind in list(lane.behind.values()):
             self._move(behind, heir)
-        heir.loose.extend(lane.loose)
-        lane.loose.clear()
+        heir.loose.extend(lane.loose.take_all())
         if not heir.is_empty:
             self._wake(heir)
 

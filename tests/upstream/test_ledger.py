@@ -155,6 +155,47 @@ def test_notice_is_given_up_last_oldest_first_and_counted() -> None:
     assert (leaf.ledger.dropped_events, leaf.ledger.lost_events) == (0, 3)
 
 
+def test_places_of_what_was_given_up_take_no_room() -> None:
+    leaf = Leaf(buffer_bytes=32 * 1024, buffer_events=5)
+    lane = leaf.lane(up=False)
+    most = 0
+    # The first one is never given up, and whatever is comes behind it.
+    leaf.take_in(lane, *events(0, severity="critical"))
+    for seq in range(1, 5000):
+        leaf.take_in(lane, *events(seq, severity="debug"))
+        leaf.take_in(lane, event(f"a{seq}", type="agent.status", session=None, seq=None, severity="debug"))
+        most = max(most, len(leaf.ledger.behind["s"].refs) + len(lane.loose))
+    assert most < 300
+    assert leaf.ledger.given_up_events[0] > 9800
+    leaf.ledger.up(lane)
+    assert "s0" in leaf.drain(lane)
+
+
+def test_a_tighter_bound_holds_at_once() -> None:
+    leaf = Leaf(buffer_bytes=64 * 1024, buffer_events=5)
+    lane = leaf.lane(up=False)
+    leaf.take_in(lane, *events(*range(50)))
+    assert leaf.ledger.kept.size_bytes > 8 * 1024
+    leaf.ledger.change(16 * 1024, filters.EMPTY.matches)
+    assert leaf.ledger.kept.size_bytes <= 8 * 1024
+    assert leaf.ledger.lost_events > 0
+    for seq in range(50, 100):
+        leaf.take_in(lane, *events(seq))
+        assert leaf.ledger.kept.size_bytes <= 8 * 1024
+
+
+def test_what_was_sent_and_not_confirmed_is_counted() -> None:
+    leaf = Leaf()
+    lane = leaf.lane()
+    leaf.take_in(lane, *events(1, 2, 3))
+    assert leaf.send(lane, max_events=2) == ["s1", "s2"]
+    leaf.ledger.down(lane)
+    assert leaf.ledger.resent_events == 2
+    leaf.ledger.up(lane)
+    assert leaf.drain(lane) == ["s1", "s2", "s3"]
+    assert leaf.ledger.resent_events == 2
+
+
 def test_a_session_that_is_gone_whole() -> None:
     leaf = Leaf(max_sessions=2)
     lane = leaf.lane(up=False)
@@ -166,7 +207,7 @@ def test_a_session_that_is_gone_whole() -> None:
 
 
 def test_too_much_unconfirmed_is_left_to_the_buffers() -> None:
-    size = len(events(1)[0].raw)
+    size = charge(events(1)[0])
     leaf = Leaf(buffer_bytes=2 * 3 * size)
     lane = leaf.lane()
     leaf.take_in(lane, *events(*range(1, 9)))
@@ -394,7 +435,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for item in [*lane.pending, *(item for flight in lane.flying for item in flight.events)]
             if item is not None
         ]
-        assert self.ledger.live_bytes == sum(len(item.raw) for item in live)
+        assert self.ledger.live_bytes == sum(map(charge, live))
 
     def teardown(self) -> None:
         if self.accepted:
