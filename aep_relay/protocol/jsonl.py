@@ -7,6 +7,7 @@ result does not depend on how its input was cut into chunks, and it never holds 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 def one_line(raw: bytes) -> bytes:
@@ -24,48 +25,74 @@ class OverlongLine:
     limit_bytes: int
 
 
+class Placed(NamedTuple):
+    """A line and where it stands, for who has to report it."""
+
+    number: int
+    """From 1, blank ones counted."""
+    offset: int
+    """Of its first byte."""
+    text: bytes | OverlongLine
+
+
 class LineReader:
     """Cuts a stream into lines: ``\\n`` or ``\\r\\n`` ends each, blank lines are left out.
 
-    A line of more than ``max_line_bytes`` is reported as soon as that is known, and skipped to its end.
+    A line of more than ``max_line_bytes`` is reported as soon as that is known, and skipped to its end. ``offset`` is
+    that of the stream's first byte.
     """
 
-    def __init__(self, max_line_bytes: int) -> None:
+    def __init__(self, max_line_bytes: int, offset: int = 0) -> None:
         self._max_line_bytes = max_line_bytes
         self._pending = bytearray()
         self._skipping = False
+        self._number = 1
+        self._start = self._read = offset
 
     def feed(self, chunk: bytes) -> list[bytes | OverlongLine]:
         """Take in the next bytes of the stream and return the lines that end in them."""
-        lines: list[bytes | OverlongLine] = []
+        return [line.text for line in self.place(chunk)]
+
+    def place(self, chunk: bytes) -> list[Placed]:
+        """Do as ``feed``, and say where each line stands."""
+        lines: list[Placed] = []
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._take(piece, lines)
+            self._read += len(piece) + 1
             self._end_line(lines)
         self._take(rest, lines)
+        self._read += len(rest)
         return lines
 
     def finish(self) -> list[bytes | OverlongLine]:
         """Return the last line if the stream ended within it."""
-        lines: list[bytes | OverlongLine] = []
-        self._end_line(lines)
+        return [line.text for line in self.place_rest()]
+
+    def place_rest(self) -> list[Placed]:
+        """Do as ``finish``, and say where the line stands."""
+        lines: list[Placed] = []
+        if self._read > self._start:
+            self._end_line(lines)
         return lines
 
-    def _take(self, piece: bytes, lines: list[bytes | OverlongLine]) -> None:
+    def _take(self, piece: bytes, lines: list[Placed]) -> None:
         """Add a piece of the current line, unless that is known to be too long."""
         if self._skipping or not piece:
             return
         length = len(self._pending) + len(piece)
         if length > self._max_line_bytes + piece.endswith(b"\r"):  # it may belong to the terminator
-            lines.append(OverlongLine(self._max_line_bytes))
+            lines.append(Placed(self._number, self._start, OverlongLine(self._max_line_bytes)))
             self._pending.clear()
             self._skipping = True
         else:
             self._pending += piece
 
-    def _end_line(self, lines: list[bytes | OverlongLine]) -> None:
+    def _end_line(self, lines: list[Placed]) -> None:
         line = bytes(self._pending)
         self._pending.clear()
         if not self._skipping and line.strip(b" \t\r"):
-            lines.append(line.removesuffix(b"\r"))
+            lines.append(Placed(self._number, self._start, line.removesuffix(b"\r")))
         self._skipping = False
+        self._number += 1
+        self._start = self._read

@@ -63,6 +63,17 @@ def test_cuts_do_not_matter(stream: bytes, cuts: list[int], max_line_bytes: int)
     assert read(chunks, max_line_bytes) == read([stream], max_line_bytes)
 
 
+@given(st.text("ab \r\n", max_size=60).map(str.encode), st.integers(0, 60), st.integers(1, 8))
+def test_a_line_stands_where_its_reader_says(stream: bytes, cut: int, max_line_bytes: int) -> None:
+    reader = LineReader(max_line_bytes, offset=1000)
+    for line in reader.place(stream[:cut]) + reader.place(stream[cut:]) + reader.place_rest():
+        before, rest = stream[: line.offset - 1000], stream[line.offset - 1000 :]
+        assert before.count(b"\n") == line.number - 1
+        assert before[-1:] in (b"", b"\n")
+        if isinstance(line.text, bytes):
+            assert rest.startswith(line.text)
+
+
 def test_an_overlong_line_is_told_at_once_and_only_once() -> None:
     reader = LineReader(5)
     assert reader.feed(b"xxx") == []
@@ -84,7 +95,7 @@ def test_a_reader_goes_on_after_its_stream_ended() -> None:
     reader.feed(b"a")
     assert reader.finish() == [b"a"]
     assert reader.finish() == []
-    assert reader.feed(b"b\n") == [b"b"]
+    assert reader.place(b"b\n") == [(2, 1, b"b")]
 
 
 json_values = st.recursive(

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from aep_relay.client.errors import Misused
-from aep_relay.protocol.jsonl import LineReader, OverlongLine
+from aep_relay.protocol.jsonl import LineReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from io import BufferedReader
+
+    from aep_relay.protocol.jsonl import OverlongLine, Placed
 
 READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 64 << 20
@@ -30,7 +32,6 @@ class Lines:
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
         self._reader = LineReader(MAX_LINE_BYTES)
-        self._number = 0
         self.read_bytes = 0
         self.size_bytes = _size(file)
         """None if it can't be told, as of a pipe."""
@@ -39,21 +40,17 @@ class Lines:
         """Return the lines that end in the next piece of input, ``None`` at its end."""
         chunk = await trio.to_thread.run_sync(self._file.read1, READ_BYTES, abandon_on_cancel=True)
         if not chunk:
-            rest = self._reader.finish()
-            return [(self._number + 1, line) for line in rest] or None
+            return _numbered(self._reader.place_rest()) or None
         self.read_bytes += len(chunk)
         return self.take(chunk)
 
     def take(self, chunk: bytes) -> list[Line]:
         """Return the lines that end in ``chunk``."""
-        found: list[Line] = []
-        pieces = chunk.split(b"\n")
-        for at, piece in enumerate(pieces):
-            is_last = at == len(pieces) - 1
-            for line in self._reader.feed(piece if is_last else piece + b"\n"):
-                found.append((self._number + 1, line))
-            self._number += not is_last
-        return found
+        return _numbered(self._reader.place(chunk))
+
+
+def _numbered(lines: Iterable[Placed]) -> list[Line]:
+    return [(line.number, line.text) for line in lines]
 
 
 def _size(file: BufferedReader) -> int | None:
