@@ -35,7 +35,7 @@ class Forwarding:
 
     def __init__(self, relay: Relay, *, has_token: bool) -> None:
         self._relay = relay
-        self._has_token = has_token
+        self.has_token = has_token
         self._fed: OrderedDict[str, None] = OrderedDict()
         self._waiting: deque[Event] = deque()
         self._woken = trio.Event()
@@ -56,7 +56,7 @@ class Forwarding:
 
     def forward(self, event: Event, sender: Peer) -> bool:
         """Send a command up if this is the way (``Uplink``)."""
-        if not (self.is_open and self._has_token) or event.session not in self._fed:
+        if not (self.is_open and self.has_token) or event.session not in self._fed:
             return False
         if len(self._waiting) >= MAX_COMMANDS:
             return False

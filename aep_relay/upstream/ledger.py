@@ -5,9 +5,9 @@ or too much is unconfirmed, a session is *behind* instead: nothing of it is kept
 from which it goes on later. What is evicted from there before it was sent is kept by reference, within a bound.
 
 Invariants: an Event that the buffers or this ledger hold is never given up; ``debug`` and ``info`` are given up first,
-and whatever is given up is counted. What is kept is charged for as in the buffers, and bounded. Each session goes up in order: by one lane at a time, the next one waits for what
-the last one has in flight. Duplicates are legal, losses are not: where it is not known whether an Event arrived, it is
-sent again. AEP-0003 §8.4.
+and whatever is given up is counted. What is kept is charged for as in the buffers, and bounded. Each session goes up in
+order: by one lane at a time, the next one waits for what the last one has in flight. Duplicates are legal, losses are
+not: where it is not known whether an Event arrived, it is sent again. AEP-0003 §8.4.
 """
 
 from __future__ import annotations

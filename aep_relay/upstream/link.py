@@ -7,6 +7,7 @@ close a circle.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -51,7 +52,7 @@ class Host(Protocol):
         """Hand what was ingested to the sockets."""
 
 
-class Link:
+class Link(ABC):
     """One direction of one upstream."""
 
     kind = ""
@@ -64,7 +65,7 @@ class Link:
         self.name = upstream.name if upstream.mode != "both" else f"{upstream.name}-{self.kind}"
         self.id = f"{host.relay.instance}/{upstream.name}"
         """Names the link to other relays, the same for both directions."""
-        self.log = host.log.bind(upstream=self.name, kind=self.kind, url=dial.target.url)
+        self.log = self._named(dial)
         self.state = CONNECTING
         self.detail = ""
         self.path: str | None = None
@@ -72,21 +73,30 @@ class Link:
         self.since = trio.current_time()
         self.attempts = 0
         self.times_up = 0
-        self._backoff = Backoff(
-            upstream.retry_min_seconds, upstream.retry_max_seconds, upstream.stable_seconds
-        )
+        self._backoff = self.backoff()
         self._told: tuple[str, str] | None = None
         self._stopping = trio.CancelScope()
+        self._current = trio.CancelScope()
+        """Of one attempt, with the pause behind it."""
+
+    def _named(self, dial: Dial) -> structlog.typing.FilteringBoundLogger:
+        return self.host.log.bind(upstream=self.name, kind=self.kind, url=dial.target.url)
+
+    def backoff(self) -> Backoff:
+        """Return pauses as they are configured."""
+        upstream = self.upstream
+        return Backoff(upstream.retry_min_seconds, upstream.retry_max_seconds, upstream.stable_seconds)
 
     async def run(self) -> None:
         """Keep the link up until ``stop``."""
         try:
             with self._stopping:
                 while True:
-                    self._enter(CONNECTING, self.detail)
-                    self.attempts += 1
-                    down = await self._attempt()
-                    await trio.sleep(self._pause_seconds(down))
+                    with trio.CancelScope() as self._current:
+                        self._enter(CONNECTING, self.detail)
+                        self.attempts += 1
+                        down = await self._attempt()
+                        await trio.sleep(self._pause_seconds(down))
         finally:
             self._enter(STOPPED, "")
 
@@ -94,9 +104,41 @@ class Link:
         """End the link for good."""
         self._stopping.cancel()
 
+    def change(self, upstream: Upstream, dial: Dial) -> None:
+        """Go on with other settings, of the same name and mode; where any has changed, with a new connection."""
+        before, self.upstream, self.dial = self.upstream, upstream, dial
+        if upstream == before:
+            return
+        self.log = self._named(dial)
+        self._backoff = self.backoff()
+        self._told = None
+        self.detail = ""
+        self.reconfigure(before)
+        self._current.cancel()
+
+    @abstractmethod
+    def reconfigure(self, before: Upstream) -> None:
+        """Take over what ``upstream`` says and ``before`` did not."""
+
+    @abstractmethod
+    def withdraw(self) -> None:
+        """Be told of nothing new any more."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Wait until all that is owed has been confirmed; at once where the link is down."""
+
+    async def retire(self, seconds: float) -> None:
+        """End the link for good, once it has done what it can within ``seconds``."""
+        try:
+            with trio.move_on_after(seconds):
+                await self.drain()
+        finally:
+            self.stop()
+
+    @abstractmethod
     async def session(self) -> None:
         """Connect and hold until something breaks; calls ``is_up`` in between. Raises ``Down``."""
-        raise NotImplementedError
 
     async def _attempt(self) -> Down:
         try:

@@ -21,7 +21,6 @@ from aep_relay.protocol.errors import ProtocolError, Refusal, safe_text
 from aep_relay.protocol.errors import frame as error_frame
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.position import MAX_POSITION
-from aep_relay.upstream.backoff import Backoff
 from aep_relay.upstream.errors import REFUSED, UNREACHABLE, Down, first
 from aep_relay.upstream.lane import Lane
 
@@ -73,8 +72,7 @@ class Mirror:
 
     async def run(self) -> None:
         """Keep the mirror up until its emitter has left, or cancelled."""
-        upstream = self._link.upstream
-        backoff = Backoff(upstream.retry_min_seconds, upstream.retry_max_seconds, upstream.stable_seconds)
+        backoff = self._link.backoff()
         try:
             while not self._left:
                 began = trio.current_time()

@@ -12,7 +12,6 @@ import msgspec
 import trio
 
 from aep_relay.protocol.errors import safe_text
-from aep_relay.upstream.backoff import Backoff
 from aep_relay.upstream.errors import REFUSED, UNREACHABLE, Down
 from aep_relay.upstream.http import Client
 from aep_relay.upstream.lane import Lane
@@ -50,7 +49,7 @@ class Posts:
     async def run(self) -> None:
         """Send until cancelled."""
         upstream = self._link.upstream
-        backoff = Backoff(upstream.retry_min_seconds, upstream.retry_max_seconds, upstream.stable_seconds)
+        backoff = self._link.backoff()
         client = Client(self._link.dial, upstream.token, upstream.answer_timeout_seconds)
         self._max_bytes = upstream.max_batch_bytes
         try:

@@ -59,10 +59,7 @@ class PullLink(Link):
 
     def __init__(self, host: Host, upstream: Upstream, dial: Dial, echoes: Echoes | None = None) -> None:
         super().__init__(host, upstream, dial)
-        filter_ = filters.parse_json(upstream.filter)
-        self._matches = None if filter_ == filters.EMPTY else filter_.matches
-        self._filter_json = msgspec.Raw(upstream.filter.encode())
-        self._ceiling = None if upstream.capture is None else CAPTURE_RANK[upstream.capture]
+        self._configure()
         self._echoes = echoes
         """What this relay sent up the same link, and comes down again."""
         self.resume = Resume(self.relay.store)
@@ -74,6 +71,29 @@ class PullLink(Link):
         self.invalid_events = 0
         self.exhausted_sessions = 0
         self.relay.uplinks.append(self.forwarding)
+
+    def _configure(self) -> None:
+        filter_, capture = filters.parse_json(self.upstream.filter), self.upstream.capture
+        self._matches = None if filter_ == filters.EMPTY else filter_.matches
+        self._filter_json = msgspec.Raw(self.upstream.filter.encode())
+        self._ceiling = None if capture is None else CAPTURE_RANK[capture]
+
+    def reconfigure(self, before: Upstream) -> None:
+        """Take over what ``upstream`` says and ``before`` did not (``Link``)."""
+        now = self.upstream
+        self._configure()
+        self.forwarding.has_token = now.token is not None
+        if (now.url, now.unix, now.filter) != (before.url, before.unix, before.filter):
+            # It may hold what the other one did not, or what the filter left out: all of it is asked for.
+            self.resume = Resume(self.relay.store)
+
+    def withdraw(self) -> None:
+        """Send no more commands up (``Link``)."""
+        self.relay.uplinks.remove(self.forwarding)
+
+    async def drain(self) -> None:
+        """Return at once: nothing is owed (``Link``)."""
+        await trio.lowlevel.checkpoint()
 
     def close(self, reason: str, code: int) -> None:
         """End the link: the relay is on its way out (``Sink``)."""

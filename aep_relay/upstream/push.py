@@ -17,7 +17,7 @@ from aep_relay.protocol import filters
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.errors import safe_text
 from aep_relay.protocol.event import Shape
-from aep_relay.protocol.registry import CAPTURE_RANK
+from aep_relay.protocol.registry import CAPTURE_RANK, SEVERITIES
 from aep_relay.upstream import control
 from aep_relay.upstream.ledger import Ledger
 from aep_relay.upstream.link import Link
@@ -59,12 +59,9 @@ class PushLink(Link):
         self._pull = pull
         """The other direction of the same link."""
         self._echoes = echoes
-        filter_ = filters.parse_json(upstream.filter)
-        self.matches = filter_.matches
-        self._matches_all = filter_ == filters.EMPTY
-        self._ceiling = None if upstream.capture is None else CAPTURE_RANK[upstream.capture]
+        self._configure()
         self.ledger = Ledger(
-            self.relay.store, upstream.buffer_bytes, matches=filter_.matches, is_fed=self._is_fed
+            self.relay.store, upstream.buffer_bytes, matches=self.matches, is_fed=self._is_fed
         )
         self.posts = Posts(self)
         self.mirrors: dict[Peer, Mirror] = {}
@@ -77,15 +74,40 @@ class PushLink(Link):
         """How many mirrors are."""
         self._instance: object = None
         """Which run of the upstream it was that confirmed what it did."""
+        self._is_owed_all = False
+        """Whether it is another upstream, or may be one, or is to have what the filter left out before."""
         self.ledger.restore(lambda session: self.posts.lane)
         self.relay.taps.append(self)
         self.relay.departures.append(self._departed)
 
-    def close(self) -> None:
-        """Be told of nothing any more."""
+    def _configure(self) -> None:
+        filter_, capture = filters.parse_json(self.upstream.filter), self.upstream.capture
+        self.matches = filter_.matches
+        self._matches_all = filter_ == filters.EMPTY
+        self._ceiling = None if capture is None else CAPTURE_RANK[capture]
+
+    def reconfigure(self, before: Upstream) -> None:
+        """Take over what ``upstream`` says and ``before`` did not; what is owed stays owed (``Link``)."""
+        now = self.upstream
+        self._configure()
+        self.ledger.change(now.buffer_bytes, self.matches)
+        if (now.url, now.unix, now.filter) != (before.url, before.unix, before.filter):
+            self._is_owed_all = True
+
+    def withdraw(self) -> None:
+        """Take in no more Events (``Link``)."""
         self.relay.taps.remove(self)
-        self.relay.departures.remove(self._departed)
-        self.ledger.close()
+
+    async def retire(self, seconds: float) -> None:
+        """End the link for good, with what it still owes counted (``Link``)."""
+        for mirror in self.mirrors.values():
+            mirror.leave()
+        try:
+            await super().retire(seconds)
+        finally:
+            self.relay.departures.remove(self._departed)
+            self.ledger.close()
+            self.report()
 
     def _is_fed(self, session: str) -> bool:
         return self._pull is not None and self._pull.forwarding.feeds(session)
@@ -176,6 +198,9 @@ class PushLink(Link):
             self._retire_mirrors()
         else:
             self._recognise(connection.instance)
+        if self._is_owed_all:
+            self._is_owed_all = False
+            self.ledger.restore(self._lane_of)
         try:
             self.is_up()
             async with trio.open_nursery() as nursery:
@@ -194,7 +219,7 @@ class PushLink(Link):
         """Send again what is held if the upstream has begun anew: it may have nothing of what it confirmed."""
         if self._instance not in (None, instance):
             self.log.info("upstream has begun anew; what is held goes up again")
-            self.ledger.restore(self._lane_of)
+            self._is_owed_all = True
         self._instance = instance
 
     def _lane_of(self, session: str) -> Lane:
@@ -234,6 +259,8 @@ class PushLink(Link):
             "dropped_events": ledger.dropped_events,
             "lost_events": ledger.lost_events,
             "refused_events": self.refused_events,
+            "resent_events": ledger.resent_events,
+            "given_up_events": dict(zip(SEVERITIES, ledger.given_up_events, strict=True)),
             "unconfirmed_bytes": ledger.unconfirmed_bytes,
             "sessions_behind": len(ledger.behind),
         }

@@ -13,8 +13,9 @@ from aep_relay.hub.buffer import charge
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.store import Store
 from aep_relay.protocol import filters
+from aep_relay.upstream.kept import NOTICE
 from aep_relay.upstream.lane import Lane
-from aep_relay.upstream.ledger import NOTICE, Ledger
+from aep_relay.upstream.ledger import Ledger
 from tests.hub.build import command, event
 
 if TYPE_CHECKING:
