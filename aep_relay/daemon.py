@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -33,7 +34,7 @@ from aep_relay.transport.response import refusal
 from aep_relay.upstream.chain import Chain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aep_relay.config import Config
     from aep_relay.transport.wire import Wire
@@ -81,43 +82,19 @@ async def serve(
     allow, and ``OSError`` when it cannot listen.
     """
     manager = systemd.Manager(os.environ)
-    inspector = cards.inspector(config.cards)
-    limit = process.raise_descriptor_limit()
-    listeners = sockets.open_inherited(os.environ)
-    hosts = tuple(sock.getsockname()[0] for sock in listeners if sock.family != socket.AF_UNIX)
-    config = inheriting(config, hosts) if listeners else config
-    listeners = listeners or await _open(config)
-    redact = redactor(config.capture)
-    relay = Relay(config.limits, instance=secrets.token_hex(8), redact=redact)
-    service = Service(config, relay, Authority(config.auth, config.tokens), Deadlines())
-    service.inspector = inspector
-    journal = Journal(config, relay, service.flush)
-    service.counts = journal.counts
-    chain = Chain(service, config.upstreams)
-    service.links = chain.describe
-    reloader = Reloader(service, lambda: inheriting(reread(), hosts) if reread else config)
+    passed = sockets.open_inherited(os.environ)
+    parts = _Parts(config, reread, passed)
+    service = parts.service
+    listeners = passed or await _open(config)
     with trio.open_signal_receiver(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as background:
-            _start_watching(background, service)
-            for task in journal.tasks:
-                background.start_soon(task)
-            background.start_soon(reloader.run)
-            background.start_soon(chain.run)
+            parts.start(background)
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
                     await accepting.start(_accept, service, listeners, connections)
-                    addresses = [sock.getsockname() for sock in listeners]
-                    service.addresses = addresses
-                    log.info(
-                        "listening",
-                        version=__version__,
-                        addresses=[_text(address) for address in addresses],
-                        needs_token=not service.authority.open,
-                        descriptors=limit,
-                    )
-                    background.start_soon(_report, manager, service, reloader)
-                    task_status.started(addresses)
-                    code = await _until_over(signals, reloader, service, companion)
+                    task_status.started(_listening(service, listeners))
+                    background.start_soon(_report, manager, service, parts.reloader)
+                    code = await _until_over(signals, parts.reloader, service, companion)
                     background.start_soon(_force, signals)
                     service.draining = True
                     manager.stopping(_status(service))
@@ -126,24 +103,66 @@ async def serve(
                 await drain(service)
             # What the emitters sent last goes up behind them.
             with trio.move_on_after(FINISH_SECONDS):
-                await chain.finish()
+                await parts.chain.finish()
             background.cancel_scope.cancel()
     log.info("stopped")
     return code
 
 
-def _start_watching(background: trio.Nursery, service: Service) -> None:
-    """Start what goes on beside the connections, as long as the relay runs."""
-    background.start_soon(service.deadlines.run)
-    background.start_soon(service.flush_left_over)
-    background.start_soon(_abort_stalled, service)
-    background.start_soon(watch_expiry, service)
-    background.start_soon(process.collect_now_and_then)
-    if service.config.operator.enabled:
-        # It brings more modules than all the rest: who does not want it should not wait for them.
-        from aep_relay.ops import plane
+class _Parts:
+    """What a relay is made of, put together. Raises ``ConfigError`` for files that ``config`` names.
 
-        background.start_soon(plane.run, service)
+    With ``passed`` sockets, it is their addresses that have to be allowed, now and whenever ``config`` is re-read.
+    """
+
+    def __init__(
+        self, config: Config, reread: Callable[[], Config] | None, passed: Sequence[socket.socket]
+    ) -> None:
+        hosts = tuple(sock.getsockname()[0] for sock in passed if sock.family != socket.AF_UNIX)
+        config = inheriting(config, hosts) if passed else config
+        inspector = cards.inspector(config.cards)
+        relay = Relay(config.limits, instance=secrets.token_hex(8), redact=redactor(config.capture))
+        self.service = Service(config, relay, Authority(config.auth, config.tokens), Deadlines())
+        self.service.inspector = inspector
+        self._journal = Journal(config, relay, self.service.flush)
+        self.service.counts = self._journal.counts
+        self.chain = Chain(self.service, config.upstreams)
+        self.service.links = self.chain.describe
+        self.reloader = Reloader(self.service, lambda: inheriting(reread(), hosts) if reread else config)
+        self.reloader.add(self.chain.prepare, "upstreams")
+
+    def start(self, background: trio.Nursery) -> None:
+        """Start what goes on beside the connections, as long as the relay runs."""
+        service = self.service
+        background.start_soon(service.deadlines.run)
+        background.start_soon(service.flush_left_over)
+        background.start_soon(_abort_stalled, service)
+        background.start_soon(watch_expiry, service)
+        background.start_soon(process.collect_now_and_then)
+        for task in self._journal.tasks:
+            background.start_soon(task)
+        background.start_soon(self.reloader.run)
+        background.start_soon(self.chain.run)
+        if service.config.operator.enabled:
+            # It brings more modules than all the rest: who does not want it should not wait for them.
+            from aep_relay.ops import plane
+
+            background.start_soon(plane.run, service)
+
+
+def _listening(service: Service, listeners: Sequence[socket.socket]) -> list[tuple[str, int]]:
+    """Say where the relay listens and how many descriptors it may have; return the addresses."""
+    descriptors = process.raise_descriptor_limit()
+    addresses = [sock.getsockname() for sock in listeners]
+    service.addresses = addresses
+    log.info(
+        "listening",
+        version=__version__,
+        addresses=[_text(address) for address in addresses],
+        needs_token=not service.authority.open,
+        descriptors=descriptors,
+    )
+    return addresses
 
 
 async def _report(manager: systemd.Manager, service: Service, reloader: Reloader) -> None:
@@ -210,7 +229,9 @@ async def _open(config: Config) -> list[socket.socket]:
             elif place is not None:
                 paths.append(place)
         for path in paths:
-            listeners.append(sockets.open_unix(path, listen.unix_mode, owner=listen.unix_owner))
+            # In a thread: it may have to wait for another relay that starts in that directory.
+            open_unix = partial(sockets.open_unix, path, listen.unix_mode, owner=listen.unix_owner)
+            listeners.append(await trio.to_thread.run_sync(open_unix))
     except OSError:
         for sock in listeners:
             sock.close()

@@ -100,6 +100,39 @@ class _Connection(TCPServer):
         await self.idle_task.stop()
 
 
+class _Plane:
+    """The connections of one operator plane, each served by Hypercorn."""
+
+    def __init__(self, app: ASGIFramework) -> None:
+        self._wrapper = ASGIWrapper(app)
+        self._config = _config()
+        self._context = WorkerContext(None)
+        self._wires: set[Wire] = set()
+
+    async def handle(self, wire: Wire) -> None:
+        """Serve one connection to its end."""
+        self._wires.add(wire)
+        try:
+            stream = cast("trio.SSLStream[trio.SocketStream]", Plug(wire))
+            state = cast("LifespanState", ConnectionState({}))
+            await _Connection(self._wrapper, self._config, self._context, state, stream)
+        finally:
+            self._wires.discard(wire)
+
+    def turn_away(self, wire: Wire) -> bytes | None:
+        """Return the refusal of one connection too many."""
+        return _TURNED_AWAY if len(self._wires) >= MAX_CONNECTIONS else None
+
+    def abort(self) -> None:
+        """End all: cancellation alone does not reach a shielded write, the end of its socket does."""
+        for wire in list(self._wires):
+            wire.abort()
+
+
+def _crashed(wire: Wire, error: Exception) -> None:
+    _LOGGER.warning("connection failed: %s: %s", type(error).__name__, error)
+
+
 async def serve(
     app: ASGIFramework,
     listeners: Sequence[socket.socket],
@@ -112,39 +145,19 @@ async def serve(
     """
     for sock in listeners:
         _give_up_on_silence(sock)
-    config = _config()
-    wrapper = ASGIWrapper(app)
-    context = WorkerContext(None)
-    wires: set[Wire] = set()
-
-    async def handle(wire: Wire) -> None:
-        wires.add(wire)
-        try:
-            stream = cast("trio.SSLStream[trio.SocketStream]", Plug(wire))
-            await _Connection(wrapper, config, context, cast("LifespanState", ConnectionState({})), stream)
-        finally:
-            wires.discard(wire)
-
-    def crashed(wire: Wire, error: Exception) -> None:
-        _LOGGER.warning("connection failed: %s: %s", type(error).__name__, error)
-
-    def turn_away(wire: Wire) -> bytes | None:
-        return _TURNED_AWAY if len(wires) >= MAX_CONNECTIONS else None
-
+    plane = _Plane(app)
     async with trio.open_nursery() as connections:
         try:
             await listener.serve(
                 listeners,
-                handle,
+                plane.handle,
                 connections=connections,
-                crashed=crashed,
-                turn_away=turn_away,
+                crashed=_crashed,
+                turn_away=plane.turn_away,
                 task_status=task_status,
             )
         finally:
-            # Cancellation alone does not reach a shielded write; the end of its socket does.
-            for wire in list(wires):
-                wire.abort()
+            plane.abort()
 
 
 def _give_up_on_silence(sock: socket.socket) -> None:
