@@ -53,14 +53,15 @@ def command(
     reading = Reading(agent, adapter(Capture(ceiling=ceiling)), max_event_bytes)
     tail = Tail([os.path.abspath(each) for each in patterns], state, max_line_bytes=max_event_bytes)
     shipper = Shipper(target, reading)
-    exits.run(lambda: shipper.once(tail) if once else shipper.follow(tail))
-    refused = reading.refused_lines + reading.skipped_lines
-    if output.json:
-        output.document({"accepted": shipper.accepted, "refused": refused})
-    else:
-        output.line(
-            f"{shipper.accepted} Events accepted" + (f", {refused} lines left out" if refused else "")
-        )
-    if refused:
+    try:
+        exits.run(lambda: shipper.once(tail) if once else shipper.follow(tail))
+    finally:
+        refused = reading.refused_lines + reading.skipped_lines
+        if output.json:
+            output.document({"accepted": shipper.accepted, "refused": refused})
+        else:
+            left_out = f", {refused} lines left out" if refused else ""
+            output.line(f"{shipper.accepted} Events accepted{left_out}")
         output.flush()
+    if refused:
         exits.end(exits.REFUSED, f"{refused} lines were left out")

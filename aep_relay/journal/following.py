@@ -16,22 +16,22 @@ import trio
 from aep_relay.journal.tail import MAX_FILES, Tail
 from aep_relay.protocol.dialect import DialectMapper
 from aep_relay.protocol.intake import Intake
+from aep_relay.protocol.reporting import WINDOW_SECONDS, Reports
 from aep_relay.protocol.stdio import StdioError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from typing import NoReturn
 
     from aep_relay.hub.relay import Relay
-    from aep_relay.journal.tail import Lines
+    from aep_relay.journal.tail import Identity, Lines, Source
     from aep_relay.protocol.adapter import Adapter
     from aep_relay.protocol.event import Event
-    from aep_relay.protocol.jsonl import OverlongLine
+    from aep_relay.protocol.jsonl import Placed
 
 SLICE_EVENTS = 128
 """So many Events are taken in before other tasks get a turn."""
 RESTART_SECONDS = 5.0
-REPORT_SECONDS = 10.0
-"""Of bad lines of one file, one is reported in so long."""
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -46,44 +46,62 @@ class Reading:
         seed = time.time_ns() // 1_000_000
         self._mapper = DialectMapper(agent=agent, epoch_seed=seed, adapter=adapter)
         self._max_event_bytes = max_event_bytes
-        self._intakes: OrderedDict[str, Intake] = OrderedDict()
-        self._reported: dict[str, float] = {}
+        self._intakes: OrderedDict[Identity, Intake] = OrderedDict()
+        self._reports = Reports()
         self.refused_lines = 0
         self.skipped_lines = 0
         """Of a version that is not spoken here."""
 
-    def event(self, path: str, line: bytes | OverlongLine) -> Event | None:
-        """Return the Event of ``line`` of the file at ``path``, None if it is none."""
-        intake = self._intakes.get(path)
-        if intake is None:
-            while len(self._intakes) >= MAX_FILES:
-                self._reported.pop(self._intakes.popitem(last=False)[0], None)
-            intake = self._intakes[path] = Intake(self._mapper, self._max_event_bytes)
+    def event(self, source: Source, line: Placed) -> Event | None:
+        """Return the Event of ``line`` of the file ``source``, None if it is none."""
         try:
-            taken = intake.take(line)
+            taken = self._intake(source).take(line.text)
         except StdioError as error:
-            if error.code == "unsupported_version":
-                self.skipped_lines += 1
-                log.warning(
-                    "lines of a version that is not supported are skipped", path=path, detail=error.detail
-                )
-            else:
-                self.refused(path, error.code, error.detail)
+            if error.code != "unsupported_version":
+                self.refused(source, line, error.code, error.detail)
+                return None
+            # Once for each file: its Intake says nothing of the lines that follow.
+            self.skipped_lines += 1
+            log.warning(
+                "lines of a version that is not supported are skipped",
+                path=source.path,
+                offset=line.offset,
+                detail=error.detail,
+            )
             return None
         if taken is None:
             self.skipped_lines += 1
             return None
         return taken.event
 
-    def refused(self, path: str, code: str, detail: str) -> None:
-        """Count a line that was left out, and report it unless one of its file was just reported."""
+    def _intake(self, source: Source) -> Intake:
+        found = self._intakes.get(source.identity)
+        if found is None:
+            while len(self._intakes) >= MAX_FILES:
+                self._intakes.popitem(last=False)
+            found = self._intakes[source.identity] = Intake(self._mapper, self._max_event_bytes)
+        return found
+
+    def refused(self, source: Source, line: Placed, code: str, detail: str) -> None:
+        """Count a line that was left out, and report it unless many of them were just reported."""
         self.refused_lines += 1
-        now = trio.current_time()
-        if now - self._reported.get(path, -REPORT_SECONDS) >= REPORT_SECONDS:
-            self._reported[path] = now
-            log.warning(
-                "line left out", path=path, code=code, detail=detail, refused_lines=self.refused_lines
-            )
+        if self._reports.admit(source.path, trio.current_time()):
+            log.warning("line left out", path=source.path, offset=line.offset, code=code, detail=detail)
+
+    async def report(self) -> NoReturn:
+        """Report, until cancelled, how many lines were left out besides those that were reported."""
+        try:
+            while True:
+                await trio.sleep(WINDOW_SECONDS)
+                self.report_rest(trio.current_time())
+        finally:
+            self.report_rest()
+
+    def report_rest(self, now: float | None = None) -> None:
+        """Report how many lines were left out without being reported; with ``now`` when it is time for that."""
+        rest = self._reports.take(now)
+        if rest is not None:
+            log.warning("more lines left out", lines=rest.lines, files=rest.sources)
 
 
 class Following:
@@ -100,23 +118,25 @@ class Following:
 
     async def run(self) -> None:
         """Follow until cancelled. Whatever goes wrong, those who are connected must not notice."""
-        while True:
-            try:
-                await self.tail.run(self.accept)
-            except Exception:
-                log.exception("following files failed; it begins again")
-            await trio.sleep(RESTART_SECONDS)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.lines.report)
+            while True:
+                try:
+                    await self.tail.run(self.accept)
+                except Exception:
+                    log.exception("following files failed; it begins again")
+                await trio.sleep(RESTART_SECONDS)
 
-    async def accept(self, path: str, lines: Lines) -> None:
-        """Take ``lines`` of the file at ``path`` in."""
+    async def accept(self, source: Source, lines: Lines) -> None:
+        """Take ``lines`` of the file ``source`` in."""
         taken = 0
         for line in lines:
-            event = self.lines.event(path, line)
+            event = self.lines.event(source, line)
             if event is None:
                 continue
             refusal = self._relay.ingest(event)
             if refusal is not None:
-                self.lines.refused(path, refusal.code, refusal.detail)
+                self.lines.refused(source, line, refusal.code, refusal.detail)
                 continue
             self.accepted_events += 1
             taken += 1

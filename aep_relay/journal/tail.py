@@ -13,19 +13,21 @@ import glob
 import os
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 import trio
 
 from aep_relay.journal.state import HEAD_BYTES, Mark, load, save
-from aep_relay.protocol.jsonl import LineReader, OverlongLine
+from aep_relay.protocol.jsonl import LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    Lines = Sequence[bytes | OverlongLine]
-    Accept = Callable[[str, Lines], Awaitable[None]]
+    from aep_relay.protocol.jsonl import Placed
+
+    Lines = Sequence[Placed]
+    Accept = Callable[["Source", Lines], Awaitable[None]]
 
 READ_BYTES = 256 * 1024
 LOOK_BYTES = 4 * 1024 * 1024
@@ -46,6 +48,13 @@ Identity = tuple[int, int]
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
+class Source(NamedTuple):
+    """The file that lines come from. Its path may change while it is followed."""
+
+    path: str
+    identity: Identity
+
+
 @dataclass(slots=True)
 class _Followed:
     path: str
@@ -63,7 +72,7 @@ class _Followed:
     def rewind(self, max_line_bytes: int) -> None:
         """Go back to the end of the last whole line."""
         self.read_to = self.offset
-        self.reader = LineReader(max_line_bytes)
+        self.reader = LineReader(max_line_bytes, self.offset)
 
     def mark(self) -> Mark:
         """Return what is to be remembered of it."""
@@ -73,7 +82,7 @@ class _Followed:
 @dataclass(slots=True)
 class _Chunk:
     file: _Followed
-    lines: list[bytes | OverlongLine]
+    lines: list[Placed]
     offset: int
     ended: bool = field(default=False)
 
@@ -104,6 +113,8 @@ class Tail:
         self._complaints: set[str] = set()
         self._next_scan = self._next_save = 0.0
         self._unsaved = False
+        self._scanned = False
+        """Whether it was said what is there at the start; what comes later is told as it is found."""
 
     @property
     def files(self) -> int:
@@ -111,7 +122,7 @@ class Tail:
         return len(self._files)
 
     async def run(self, accept: Accept) -> None:
-        """Follow until cancelled. ``accept`` gets a path and complete lines, and returns when they are accepted."""
+        """Follow until cancelled. ``accept`` gets complete lines of a file, and returns when they are accepted."""
         await self.start()
         try:
             while True:
@@ -138,7 +149,7 @@ class Tail:
         chunks = await trio.to_thread.run_sync(self._look)
         for chunk in chunks:
             if chunk.lines:
-                await accept(chunk.file.path, chunk.lines)
+                await accept(Source(chunk.file.path, chunk.file.identity), chunk.lines)
             chunk.file.offset = chunk.offset
             if chunk.ended:
                 self._forget(chunk.file)
@@ -191,8 +202,14 @@ class Tail:
             if identity not in self._files:
                 if len(self._files) >= MAX_FILES:
                     self._complain("", "too many files to follow", limit=MAX_FILES)
-                    return
+                    break
                 self._open(identity, path)
+        if not self._scanned:
+            self._scanned = True
+            if present:
+                log.info("files found", patterns=self._patterns, files=len(self._files))
+            else:
+                log.warning("no file matches yet", patterns=self._patterns)
 
     def _matching(self) -> Iterator[str]:
         for pattern in self._patterns:
@@ -222,8 +239,11 @@ class Tail:
         mark = self._marks.pop(identity, None)
         file.head = os.pread(descriptor, HEAD_BYTES, 0)
         if mark is not None and mark.offset <= found.st_size and mark.begins(file.head):
-            file.offset = file.read_to = mark.offset
+            file.offset = mark.offset
+            file.rewind(self._max_line_bytes)
         self._files[identity] = file
+        if self._scanned:
+            log.info("file found", path=path)
 
     def _read(self, file: _Followed) -> _Chunk | None:
         try:
@@ -248,13 +268,13 @@ class Tail:
         file.read_to += len(data)
         newline = data.rfind(b"\n")
         offset = file.offset if newline < 0 else file.read_to - (len(data) - newline - 1)
-        return _Chunk(file, file.reader.feed(data), offset)
+        return _Chunk(file, file.reader.place(data), offset)
 
     def _at_end(self, file: _Followed) -> _Chunk | None:
         if file.gone_at is None or self._now() - file.gone_at < LINGER_SECONDS:
             return None
         # Nobody writes to it any more: a last line without its newline is as whole as it will get.
-        return _Chunk(file, file.reader.finish(), file.read_to, ended=True)
+        return _Chunk(file, file.reader.place_rest(), file.read_to, ended=True)
 
     def _forget(self, file: _Followed) -> None:
         os.close(file.descriptor)

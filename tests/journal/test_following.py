@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 
 from aep_relay.config import Archive, Config, Tail
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.relay import Relay
 from aep_relay.journal import following as module
+from aep_relay.journal.tail import Source
 from aep_relay.journal.wiring import Journal
+from aep_relay.protocol.jsonl import Placed
+from aep_relay.protocol.reporting import REPORTS_EACH, WINDOW_SECONDS
 from tests.protocol.samples import MINIMAL, text
 
 
@@ -77,10 +81,15 @@ async def test_what_is_no_event_holds_up_nothing(tmp_path: Path) -> None:
         await made.look()
     assert made.held("s_8f2c") == ["e-3"]
     assert (made.following.lines.refused_lines, made.following.lines.skipped_lines) == (3, 2)
-    assert [record["event"] for record in logs] == [
-        "line left out",
-        "lines of a version that is not supported are skipped",
+    at = 2007 + len(command)
+    assert [(record["event"], record.get("offset"), record.get("code")) for record in logs] == [
+        ("files found", None, None),
+        ("line left out", 0, "protocol_error"),
+        ("line left out", 6, "invalid_envelope"),
+        ("line left out", 2007, "unauthorized"),
+        ("lines of a version that is not supported are skipped", at, None),
     ]
+    assert "1.0" in logs[4]["detail"]
 
 
 async def test_an_unsupported_version_is_reported_once_for_each_file(tmp_path: Path) -> None:
@@ -89,7 +98,31 @@ async def test_an_unsupported_version_is_reported_once_for_each_file(tmp_path: P
         (tmp_path / f"{name}.jsonl").write_bytes(line(1, aep="1.0") + line(2, aep="1.0"))
     with capture_logs() as logs:
         await made.look()
-    assert [Path(record["path"]).name for record in logs] == ["a.jsonl", "b.jsonl"]
+        (tmp_path / "a.jsonl").rename(tmp_path / "a.jsonl.1")
+        (tmp_path / "a.jsonl").write_bytes(line(3, aep="1.0"))
+        made.following.tail._next_scan = 0.0
+        await made.look()
+    reported = [Path(record["path"]).name for record in logs if "detail" in record]
+    assert reported == ["a.jsonl", "b.jsonl", "a.jsonl"]
+
+
+async def test_of_many_bad_lines_the_rest_is_counted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    lines = Journaled(tmp_path).following.lines
+    source = Source("a", (0, 0))
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lines.report)
+            for number in range(REPORTS_EACH + 7):
+                lines.event(source, Placed(number, 6 * number, b"hello"))
+            await trio.sleep(WINDOW_SECONDS * 2.5)
+            for number in range(REPORTS_EACH + 1):
+                lines.event(source, Placed(number, 6 * number, b"hello"))
+            nursery.cancel_scope.cancel()
+    assert lines.refused_lines == 2 * REPORTS_EACH + 8
+    assert [record["event"] for record in logs].count("line left out") == 2 * REPORTS_EACH
+    assert [record["lines"] for record in logs if record["event"] == "more lines left out"] == [7, 1]
 
 
 async def test_many_lines_let_other_tasks_run(tmp_path: Path) -> None:
@@ -140,7 +173,7 @@ async def test_it_goes_on_whatever_fails(tmp_path: Path, monkeypatch: pytest.Mon
             while not made.flushes:  # noqa: ASYNC110  # it tells nobody
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
-    assert len(logs) == 2
+    assert [record["log_level"] for record in logs if record["log_level"] != "info"] == ["error", "error"]
     assert made.held("s_8f2c") == ["e-1"]
 
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from aep_relay.journal import tail as module
-from aep_relay.journal.tail import Tail
-from aep_relay.protocol.jsonl import OverlongLine
+from aep_relay.journal.tail import Source, Tail
+from aep_relay.protocol.jsonl import OverlongLine, Placed
 
 
 class Following:
@@ -23,6 +24,7 @@ class Following:
         self.folder = folder
         self.time = 0.0
         self.lines: list[tuple[str, object]] = []
+        self.offsets: list[int] = []
         self.options = options
         self.patterns = [str(folder / pattern) for pattern in patterns or ("*.jsonl",)]
         self.state = str(folder / "state" / "tail.json") if state else None
@@ -33,9 +35,9 @@ class Following:
         self.tail = Tail(self.patterns, self.state, max_line_bytes=100, now=lambda: self.time, **self.options)
         self.started = False
 
-    async def accept(self, path: str, lines: object) -> None:
-        assert isinstance(lines, list)
-        self.lines += [(os.path.basename(path), line) for line in lines]
+    async def accept(self, source: Source, lines: Sequence[Placed]) -> None:
+        self.lines += [(os.path.basename(source.path), line.text) for line in lines]
+        self.offsets += [line.offset for line in lines]
 
     def look(self, seconds: float = 1.0) -> list[tuple[str, object]]:
         """Let ``seconds`` pass, look until there is nothing more, and return the lines since the last look."""
@@ -65,6 +67,11 @@ def follow(tmp_path: Path) -> Iterator[Following]:
 def write(path: Path, text: str | bytes, mode: str = "ab") -> None:
     with path.open(mode) as file:
         file.write(text.encode() if isinstance(text, str) else text)
+
+
+def problems(logs: Sequence[Any]) -> list[Any]:
+    """What is logged but for what was found."""
+    return [record for record in logs if record["log_level"] != "info"]
 
 
 def of(name: str, *lines: str) -> list[tuple[str, object]]:
@@ -121,6 +128,36 @@ def test_it_resumes_where_it_was(follow: Following, tmp_path: Path) -> None:
     path.rename(tmp_path / "z.jsonl")
     write(tmp_path / "z.jsonl", "4\n")
     assert follow.look() == of("z.jsonl", "4")
+
+
+def test_offsets_count_from_the_start_of_the_file(follow: Following, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, "one\r\n\ntwo\nthr")
+    follow.look()
+    follow.restart()
+    write(path, "ee\n")
+    follow.look()
+    write(path, "four\n")
+    follow.look()
+    write(path, "x\n", "wb")
+    follow.look()
+    assert follow.offsets == [0, 6, 10, 16, 0]
+
+
+def test_what_is_found_is_said(follow: Following, tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        follow.look()
+        follow.look()
+        write(tmp_path / "a.jsonl", "1\n")
+        follow.look()
+        follow.restart()
+        follow.look()
+    assert [(record["log_level"], record["event"]) for record in logs] == [
+        ("warning", "no file matches yet"),
+        ("info", "file found"),
+        ("info", "files found"),
+    ]
+    assert (logs[0]["patterns"], logs[2]["files"]) == ((str(tmp_path / "*.jsonl"),), 1)
 
 
 def test_without_a_state_it_begins_at_the_start(tmp_path: Path) -> None:
@@ -229,7 +266,7 @@ def test_a_file_that_may_not_be_read_is_reported_once(follow: Following, tmp_pat
     with capture_logs() as logs:
         follow.look()
         follow.look()
-    assert [record["event"] for record in logs] == ["file cannot be read"]
+    assert [record["event"] for record in problems(logs)] == ["file cannot be read"]
 
 
 def test_too_many_files(follow: Following, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +275,7 @@ def test_too_many_files(follow: Following, tmp_path: Path, monkeypatch: pytest.M
         write(tmp_path / f"{name}.jsonl", f"{name}\n")
     with capture_logs() as logs:
         assert len(follow.look()) == 2
-    assert [record["event"] for record in logs] == ["too many files to follow"]
+    assert [record["event"] for record in problems(logs)] == ["too many files to follow"]
 
 
 def test_a_busy_file_does_not_starve_the_others(
@@ -264,7 +301,7 @@ def test_a_state_that_cannot_be_read(text: str, follow: Following, tmp_path: Pat
     write(tmp_path / "a.jsonl", "1\n")
     with capture_logs() as logs:
         assert follow.look() == of("a.jsonl", "1")
-    assert len(logs) == 1
+    assert len(problems(logs)) == 1
     entries = json.loads((tmp_path / "state" / "tail.json").read_text())
     assert [(entry["path"], entry["offset"]) for entry in entries] == [(str(tmp_path / "a.jsonl"), 2)]
     assert os.listdir(tmp_path / "state") == ["tail.json"]
@@ -277,7 +314,7 @@ def test_a_state_that_cannot_be_written_is_no_reason_to_stop(follow: Following, 
         assert follow.look() == of("a.jsonl", "1")
         write(tmp_path / "a.jsonl", "2\n")
         assert follow.look() == of("a.jsonl", "2")
-    assert [record["log_level"] for record in logs] == ["warning", "error"]
+    assert [record["log_level"] for record in problems(logs)] == ["warning", "error"]
 
 
 STEPS = st.lists(

@@ -35,6 +35,14 @@ def test_what_is_there(tmp_path: Path) -> None:
         )
         done = subprocess.run(call, capture_output=True, text=True, timeout=30)
         assert (done.returncode, json.loads(done.stdout)) == (3, {"accepted": 3, "refused": 3})
+        records = [json.loads(each) for each in done.stderr.splitlines() if each.startswith("{")]
+        at = len(line(0))
+        assert [(each["event"], each.get("offset")) for each in records] == [
+            ("files found", None),
+            ("line left out", at),
+            ("line left out", at + 6),
+            ("lines of a version that is not supported are skipped", at + 6 + len(command)),
+        ]
         assert "Traceback" not in done.stderr
         assert {(each["id"], each["type"]) for each in held(relay, port)} == {
             ("e-0", MINIMAL["type"]),
@@ -45,6 +53,14 @@ def test_what_is_there(tmp_path: Path) -> None:
         assert (again.returncode, json.loads(again.stdout)) == (0, {"accepted": 0, "refused": 0})
 
 
+def test_there_is_no_file(tmp_path: Path) -> None:
+    done = subprocess.run(
+        arguments(1, str(tmp_path / "*.jsonl"), "--once"), capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (2, "0 Events accepted\n")
+    assert "no file matches" in done.stderr
+
+
 def test_it_waits_for_a_relay_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line(0))
@@ -53,7 +69,7 @@ def test_it_waits_for_a_relay_that_is_not_there(tmp_path: Path) -> None:
         assert relay.end(signal.SIGTERM) == 0
     state = tmp_path / "state"
     call = arguments(port, str(tmp_path / "*.jsonl"), "--state", str(state))
-    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         with installed(tmp_path, arguments=["--port", str(port)]) as relay:
             relay.port()
             eventually(lambda: len(held(relay, port)) == 1)
@@ -63,8 +79,8 @@ def test_it_waits_for_a_relay_that_is_not_there(tmp_path: Path) -> None:
                 file.write(line(1)[40:])
             eventually(lambda: len(held(relay, port)) == 2)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 143
+            out, err = process.communicate(timeout=20)
+            assert (process.returncode, out) == (143, "2 Events accepted\n")
             assert json.loads(state.read_text())[0]["offset"] == len(line(0) + line(1))
             assert httpx.get(f"http://127.0.0.1:{port}/healthz").json()["ok"]
-        assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+        assert "Traceback" not in err
