@@ -2,8 +2,9 @@
 answered.
 
 Invariants: a text is an Event if its ``type`` holds a dot or is no string at all, and a frame otherwise; the
-verdict on an Event is that of ``event.decode``; in a frame no member name occurs twice, at any depth. Written
-frames are one line of JSON. AEP-0003 §2, §3.5, §4.1, §6.5.
+verdict on an Event is that of ``event.decode``. Of a frame only the members of its type that ``members`` names are
+read, and they strictly; what else is in it is ignored whatever it holds, and so are frames of other types, as long as
+they are JSON and have one ``type`` (§4 rule 2). Written frames are one line of JSON. AEP-0003 §2, §3.5, §4.1, §6.5.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import json
 import re
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Literal, Never, cast
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from aep_relay.protocol import filters, position
+from aep_relay.protocol import filters, members, position
 from aep_relay.protocol.errors import (
     BadJson,
     EventTooLarge,
@@ -26,8 +27,9 @@ from aep_relay.protocol.errors import (
     ProtocolError,
 )
 from aep_relay.protocol.event import Event, decode
-from aep_relay.protocol.jsontext import WHITESPACE, JsonError, loads
+from aep_relay.protocol.jsontext import WHITESPACE, JsonError
 from aep_relay.protocol.registry import CAPTURE_RANK
+from aep_relay.protocol.skim import TooIntricate, skim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +51,6 @@ _GLIMPSE_BYTES: Final = 64 << 10
 _LEADING_MEMBER = re.compile(
     rb'[ \t\r\n]*+[{,][ \t\r\n]*+"([^"\\]*+)"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+"|[-+.0-9A-Za-z]++)'
 )
-_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class FrameTooLarge(ProtocolError):
@@ -127,7 +128,7 @@ def parse(text: bytes, max_event_bytes: int, max_frame_bytes: int | None = None)
         try:
             return decode(text, max_event_bytes)
         except InvalidEvent as error:
-            unread = isinstance(error, EventTooLarge) and len(text) > _GLIMPSE_BYTES
+            unread = isinstance(error, EventTooLarge) and len(text) > max(limit_bytes, _GLIMPSE_BYTES)
             type_, id_ = _glimpse(text) if unread else _head(text, error)
             if type_ is None or "." in type_:
                 if id_ is not None and isinstance(error, EventTooLarge):
@@ -138,7 +139,7 @@ def parse(text: bytes, max_event_bytes: int, max_frame_bytes: int | None = None)
         raise FrameTooLarge(limit_bytes, _usable(id_))
     try:
         # An object: its head was read.
-        return cast("Frame", loads(text))
+        return members.read(text, type_)
     except JsonError as error:
         if type_ == "subscribe":
             # What refuses it is of a closed set, and names it (AEP-0003 §6.5).
@@ -185,15 +186,20 @@ def _head(text: bytes, error: InvalidEvent) -> tuple[str | None, str | None]:
         return _string(head.type), _string(head.id)
     except UnicodeDecodeError as problem:
         raise BadJson(f"not UTF-8 at byte {problem.start}") from None
-    except RecursionError:
-        raise error from None
     except msgspec.ValidationError:
         raise BadJson("not a JSON object") from None
-    except msgspec.DecodeError as problem:
-        if _ESCAPED_SURROGATE.search(text) and text.lstrip(WHITESPACE).startswith(b"{"):
-            # Perhaps JSON all the same: its grammar allows a lone surrogate, msgspec and this protocol don't.
-            return _type_beside_surrogates(text, error), None
-        raise BadJson(f"not JSON: {problem}") from None
+    except (msgspec.DecodeError, RecursionError) as problem:
+        # Perhaps JSON all the same: its grammar allows lone surrogates and any depth, msgspec does not.
+        try:
+            found = dict(skim(text))
+        except TooIntricate:
+            type_, id_ = _glimpse(text)
+            if type_ is None:
+                raise error from None
+            return type_, id_
+        except JsonError:
+            raise BadJson(f"not JSON: {problem}") from None
+        return _spelled(found.get("type")), _spelled(found.get("id"))
 
 
 def _too_large(text: bytes, max_event_bytes: int, max_frame_bytes: int) -> EventTooLarge | FrameTooLarge:
@@ -220,19 +226,11 @@ def _glimpse(text: bytes) -> tuple[str | None, str | None]:
     return found.get(b"type"), found.get(b"id")
 
 
-def _type_beside_surrogates(text: bytes, error: InvalidEvent) -> str | None:
-    try:
-        value = json.loads(text.decode(), parse_int=str, parse_float=str, parse_constant=_no_json)
-    except RecursionError:
-        raise error from None
-    except ValueError as problem:
-        raise BadJson(f"not JSON: {problem}") from None
-    type_ = value.get("type")
-    return type_ if isinstance(type_, str) else None
-
-
-def _no_json(token: str) -> Never:
-    raise ValueError(f"{token} is no number")
+def _spelled(text: bytes | None) -> str | None:
+    if text is None or not text.startswith(b'"'):
+        return None
+    # Without lone surrogates: what holds one is nothing that is known here.
+    return str(json.loads(text.decode())).encode("utf-8", "replace").decode()
 
 
 def _string(spelled: msgspec.Raw | msgspec.UnsetType) -> str | None:

@@ -20,6 +20,7 @@ from websockets.uri import WebSocketURI
 from aep_relay import __version__
 from aep_relay.protocol import frames
 from aep_relay.protocol.discovery import VERSIONS
+from aep_relay.protocol.errors import ProtocolError
 from aep_relay.upstream import framing
 from aep_relay.upstream.errors import ENDED, LOOP, REFUSED, UNREACHABLE, Down
 
@@ -262,7 +263,7 @@ async def _greet(socket: Socket, hello: dict[str, object]) -> dict[str, object]:
 
 def _frame(text: bytes) -> dict[str, object]:
     try:
-        frame = msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+        message = frames.parse(text, len(text))
+    except ProtocolError:
         raise Down(REFUSED, "sent something else than a hello") from None
-    return frame if isinstance(frame, dict) else {}
+    return message if isinstance(message, dict) else {}

@@ -188,6 +188,19 @@ class TestHello:
                 }
             ]
 
+    async def test_unknown_capabilities_are_ignored_whatever_they_hold(self) -> None:
+        text = (
+            b'{"type":"hello","versions":["0.1"],"role":"both","new":1e999,"identity":{"agent":"a","new":1e999},'
+            b'"capabilities":{"new":"\\ud800","deep":%b,"control":{"accepts":["control.cancel"],"new":[1e999]}}}'
+        ) % (b"[" * 5000 + b"]" * 5000)
+        async with serving() as relay:
+            socket = await relay.socket()
+            assert [answer["type"] for answer in await socket.ask(text)] == ["hello"]
+            await socket.ask(event(0, "s-1"))
+            (roster,) = await socket.ask({"type": "roster", "id": "r"})
+            control = {"accepts": ["control.cancel"]}
+            assert roster["entries"] == [{"session": "s-1", "agent": "a", "control": control}]
+
 
 class TestMessages:
     async def test_unknown_frames_are_ignored(self) -> None:
@@ -201,6 +214,8 @@ class TestMessages:
                 {"type": "subscribed", "id": "x"},
                 {"type": "replay-exhausted"},
                 {"type": ""},
+                b'{"type":"from-the-future","x":1e999,"y":"\\ud800"}',
+                b'{"x":%b,"type":"from-the-future"}' % (b"[" * 100_000 + b"]" * 100_000),
             ):
                 assert await socket.ask(frame) == []
             assert await alive(socket)
@@ -441,8 +456,8 @@ class TestSubscribe:
             b'{"type":"subscribe","id":"new","filter":{"session":"a","session":"b"}}',
             b'{"type":"subscribe","id":"new","filter":{},"filter":{"session":"b"}}',
             b'{"type":"subscribe","id":"new","from":[{"session":"a","seq":1,"seq":2}]}',
-            b'{"type":"subscribe","id":"new","x":' + b"[" * 300 + b"]" * 300 + b"}",
-            b'{"type":"subscribe","id":"new","x":1' + b"0" * 500 + b"}",
+            b'{"type":"subscribe","id":"new","filter":' + b"[" * 300 + b"]" * 300 + b"}",
+            b'{"type":"subscribe","id":"new","from":[{"session":"a","seq":1' + b"0" * 500 + b"}]}",
         ],
     )
     async def test_so_is_that_of_a_frame_whose_text_is_refused(self, text: bytes) -> None:

@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
-from aep_relay.protocol import frames
+from aep_relay.protocol import frames, members, skim
 from aep_relay.protocol.errors import (
     BadJson,
     EventTooLarge,
@@ -57,15 +57,13 @@ def test_an_event_is_an_event() -> None:
     [
         (b'{"type":"ping","t":1}', {"type": "ping", "t": 1}),
         (b' {"type" : "ping"} \r\n', {"type": "ping"}),
-        (
-            b'{"t":[1.5,null,{"a":"\\u00e9"}],"type":"unheard-of"}',
-            {"t": [1.5, None, {"a": "é"}], "type": "unheard-of"},
-        ),
+        (b'{"t":[1.5,null,{"a":"\\u00e9"}],"type":"unheard-of"}', {"type": "unheard-of"}),
         (b'{"type":"p\\u0069ng"}', {"type": "ping"}),
         (b'{"type":""}', {"type": ""}),
         (b'{"type":"ping","t":1e2}', {"type": "ping", "t": 100}),
         (b'{"type":"ping","t":%d}' % 10**300, {"type": "ping", "t": 10**300}),
-        (b'{"type":"ping","x":"tool.completed"}', {"type": "ping", "x": "tool.completed"}),
+        (b'{"type":"ping","t":[1.5,{"a":"\\u00e9"}]}', {"type": "ping", "t": [1.5, {"a": "é"}]}),
+        (b'{"type":"ping","x":"tool.completed"}', {"type": "ping"}),
     ],
 )
 def test_a_type_without_a_dot_is_a_frame(text: bytes, frame: dict[str, object]) -> None:
@@ -147,9 +145,10 @@ def test_deep_nesting_is_no_recursion_error() -> None:
         b'{"type":"ping","type":"ping"}',
         b'{"type":"tool.completed","type":"ping"}',
         b'{"type":"ping","t":1,"\\u0074":2}',
-        b'{"type":"roster","id":"1","x":{"agent":"a","agent":"b"}}',
+        b'{"type":"roster","id":"1","id":"1"}',
+        b'{"type":"roster","id":"1","x":1,"x":1}',
+        b'{"type":"ping","t":{"agent":"a","agent":"b"}}',
         b'{"type":"ping","t":"\\ud800"}',
-        b'{"type":"ping","\\udc00":1}',
         b'{"type":"ping","t":1e999999999}',
         b'{"type":"ping","t":' + b"[" * 257 + b"]" * 257 + b"}",
     ],
@@ -158,13 +157,72 @@ def test_frames_that_are_not_strict(text: bytes) -> None:
     assert type(refused(text)) is InvalidFrame
 
 
+NOBODY_READS_IT = {
+    "an integer too large": b"1e999",
+    "a double too large": b"-1e400",
+    "too many fractions": b"[" + b",".join([b"0.5"] * 10_001) + b"]",
+    "too many digits": b"9" * 1000,
+    "a lone surrogate": b'"\\ud800"',
+    "a name with a lone surrogate": b'{"\\udc00":1}',
+    "doubled members": b'{"type":"ping","type":"ping"}',
+    "deep nesting": b"[" * 20_000 + b"]" * 20_000,
+    "deeper nesting": b"[" * 200_000 + b"]" * 200_000,
+    "deep objects": b'{"a":' * 1200 + b"1" + b"}" * 1200,
+    "an Event": EVENT,
+}
+
+
+@pytest.mark.parametrize("value", NOBODY_READS_IT.values(), ids=list(NOBODY_READS_IT))
+def test_what_is_unknown_is_ignored_whatever_it_holds(value: bytes) -> None:
+    def read(text: bytes) -> object:
+        return frames.parse(text, 1 << 20)
+
+    assert read(b'{"type":"zzz","x":%b}' % value) == {"type": "zzz"}
+    assert read(b' { "x" : %b , "id": 1, "type" : "zz\\u007a" } ' % value) == {"type": "zzz"}
+    assert read(b'{"type":"ping","x":%b,"t":[{"b":1e2}]}' % value) == {"type": "ping", "t": [{"b": 100}]}
+    assert read(b'{"x":%b,"type":"roster","id":"r"}' % value) == {"type": "roster", "id": "r"}
+    extra = value if len(value) < members.MAX_OPEN_BYTES // 2 else b"0"
+    asked = read(
+        b'{"type":"subscribe","id":"r","y":%b,"experimental":{"y":%b,"others":"all"}}' % (value, extra)
+    )
+    assert isinstance(asked, dict)
+    assert frames.parse_subscribe(asked).others
+    for broken in (
+        b'{"type":"zzz","x":%b,}',
+        b'{"type":"zzz","x":%b',
+        b'{"type":"zzz","x":%b]}',
+        b'{"type":"zzz"%b}',
+    ):
+        with pytest.raises(BadJson):
+            read(broken % value)
+    for doubled in (b'{"type":"zzz","x":%b,"type":"zzz"}', b'{"t\\u0079pe":"zzz","x":%b,"type":"zzz"}'):
+        with pytest.raises(InvalidFrame):
+            read(doubled % value)
+
+
+def test_an_unknown_type_may_hold_a_lone_surrogate() -> None:
+    assert parse(b'{"type":"z\\ud800"}') == {"type": "z?"}
+
+
+def test_an_unknown_frame_is_ignored_though_it_is_too_intricate_to_read() -> None:
+    intricate = b"[" + b",".join([b"[[]]"] * skim.MAX_STEPS) + b"]"
+    deep = b"[" * 2000 + b"]" * 2000
+    text = b'{"type":"zzz","x":%b,"y":%b}' % (intricate, deep)
+    assert frames.parse(text, 1 << 20) == {"type": "zzz"}
+    with pytest.raises(InvalidFrame):
+        frames.parse(text.replace(b"zzz", b"ping"), 1 << 20)
+    with pytest.raises(InvalidEvent):
+        frames.parse(text.replace(b"zzz", b"z.z"), 1 << 20)
+
+
 @pytest.mark.parametrize(
     ("text", "id_"),
     [
         (b'{"type":"subscribe","id":"1","filter":{"agent":"a","agent":"b"}}', "1"),
         (b'{"type":"subscribe","id":"1","filter":{},"filter":{}}', "1"),
-        (b'{"type":"subscribe","id":7,"x":{"a":1,"a":2}}', None),
-        (b'{"type":"subscribe","id":"1","x":' + b"[" * 257 + b"]" * 257 + b"}", "1"),
+        (b'{"type":"subscribe","id":7,"filter":{"a":1,"a":2}}', None),
+        (b'{"type":"subscribe","id":"1","filter":' + b"[" * 257 + b"]" * 257 + b"}", "1"),
+        (b'{"type":"subscribe","id":"1","x":"\\ud800","from":[1e999]}', "1"),
     ],
 )
 def test_a_subscribe_that_is_not_strict_is_refused_by_its_id(text: bytes, id_: str | None) -> None:

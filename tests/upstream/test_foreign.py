@@ -208,7 +208,7 @@ async def test_positions_that_the_upstream_says_it_delivered_are_believed(autoju
     [
         b"{",
         b"[]",
-        b'{"type":"nonsense"}',
+        b'{"type":"nonsense","x":[1e999,"\\ud800"]}',
         b'{"type":"replay-exhausted"}',
         b'{"type":"replay-exhausted","sub":"pull","session":"s","earliest":{"epoch":-1,"seq":true}}',
         b'{"type":"closing"}',
@@ -257,6 +257,19 @@ async def test_a_hello_that_is_none(said: Any, problem: str, autojump_clock: Moc
         upstream.sockets[0].say(said)
         await until(lambda: leaf.link.state == "refused")
         assert leaf.link.detail == problem
+
+
+async def test_a_hello_with_more_than_is_known(autojump_clock: MockClock) -> None:
+    async with net() as net_:
+        upstream = Scripted()
+        leaf = scripted(net_, upstream)
+        await until(lambda: bool(upstream.sockets))
+        upstream.sockets[0].on = greeting
+        upstream.sockets[0].say(
+            b'{"type":"before-hello","x":1e999}',
+            b'{"type":"hello","versions":["0.1"],"role":"both","capabilities":{"new":[1e999,"\\ud800"]}}',
+        )
+        await until(lambda: leaf.link.state == "up")
 
 
 async def test_no_hello_at_all(autojump_clock: MockClock) -> None:
