@@ -25,6 +25,7 @@ from aep_relay.protocol import stdio_session, supervision
 from aep_relay.protocol.filters import parse
 from aep_relay.protocol.intake import Intake
 from aep_relay.protocol.jsonl import LineReader
+from aep_relay.protocol.reporting import WINDOW_SECONDS, Reports
 from aep_relay.protocol.stdio import Dialect, StdioError
 from aep_relay.protocol.stdio_session import Signal, Stamp
 from aep_relay.protocol.supervision import Supervised
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from aep_relay.bindings.service import Service
     from aep_relay.protocol.dialect import DialectMapper
+    from aep_relay.protocol.jsonl import Placed
 
 EOF_SECONDS = 2.0
 """After the process has ended, what it started may keep its output open for so long."""
@@ -43,7 +45,6 @@ FIRST_RESTART_SECONDS = 1.0
 LONGEST_RESTART_SECONDS = 60.0
 STABLE_SECONDS = 60.0
 """A process that ran for so long starts over with the shortest wait."""
-REPORT_SECONDS = 10.0
 MAX_COMPLAINT_BYTES = 64 * 1024
 
 PASSED_ON = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -74,8 +75,13 @@ class Supervisor:
         self._stderr = stderr
         self._process: trio.Process | None = None
         self._told_to_end = trio.Event()
-        self._reported_at = -REPORT_SECONDS
+        self._line = 0
+        """The number of the line of output that is taken in."""
+        self._bad_lines, self._complaints = Reports(), Reports()
+        self.accepted_events = 0
         self.refused_lines = 0
+        self.skipped_lines = 0
+        """Of a version that is not spoken here."""
         self.complaints = 0
 
     def signalled(self, number: int) -> None:
@@ -100,9 +106,25 @@ class Supervisor:
         """Run the process until it ends for good; return its exit code, 128 and the signal's number for a signal."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_all_on)
+            nursery.start_soon(self._report)
             code = await self._run_again_and_again(service)
             nursery.cancel_scope.cancel()
         return code if code >= 0 else 128 - code
+
+    async def _report(self) -> None:
+        """Report what was left unreported for being too much at once."""
+        while True:
+            await trio.sleep(WINDOW_SECONDS)
+            self._report_rest(trio.current_time())
+
+    def _report_rest(self, now: float | None = None) -> None:
+        for reports, text in (
+            (self._bad_lines, "more lines left out"),
+            (self._complaints, "more complaints"),
+        ):
+            rest = reports.take(now)
+            if rest is not None:
+                log.warning(text, lines=rest.lines)
 
     async def _pass_all_on(self) -> None:
         with trio.open_signal_receiver(*PASSED_ON) as signals:
@@ -144,27 +166,44 @@ class Supervisor:
         supervised = Supervised(intake, task.session, task.agent, self._mapper.epoch, self._refused)
         stdin, stdout, stderr = _streams(process)
         pipe = Pipe(service.relay, "run", stdin.send_all)
+        reader = LineReader(service.limits.max_event_bytes)
         try:
             self._introduce(service, pipe, process.pid, supervised)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, pipe, process)
                 async with trio.open_nursery() as reading:
-                    reading.start_soon(self._read, service, pipe, stdout, supervised)
+                    reading.start_soon(self._read, service, pipe, stdout, supervised, reader)
                     reading.start_soon(self._pass_through, stderr)
                     await process.wait()
                     reading.cancel_scope.deadline = trio.current_time() + EOF_SECONDS
+                # A last line needs no newline, nor that nobody holds the pipe open any more.
+                for line in reader.place_rest():
+                    self._take(service, pipe, supervised, line)
                 code = process.returncode or 0
                 ended = supervised.ended(code, trio.current_time() - began, self._stamp())
                 if ended is not None:
                     service.relay.ingest(ended, pipe.peer if pipe.reason is None else None)
                     await service.flush()
                 nursery.cancel_scope.cancel()
+            self._tell_the_end(code, intake)
         finally:
             pipe.detach()
             with trio.CancelScope(shield=True):
                 for stream in (stdin, stdout, stderr):
                     await trio.aclose_forcefully(stream)
         return code
+
+    def _tell_the_end(self, code: int, intake: Intake) -> None:
+        self._report_rest()
+        self.skipped_lines += intake.skipped_lines
+        log.info(
+            "process ended",
+            code=code,
+            accepted_events=self.accepted_events,
+            refused_lines=self.refused_lines,
+            skipped_lines=self.skipped_lines,
+            complaints=self.complaints,
+        )
 
     def _stamp(self) -> Stamp:
         task = self._task
@@ -204,19 +243,11 @@ class Supervisor:
         pipe.detach()
 
     async def _read(
-        self, service: Service, pipe: Pipe, stdout: ReceiveStream, supervised: Supervised
+        self, service: Service, pipe: Pipe, stdout: ReceiveStream, supervised: Supervised, reader: LineReader
     ) -> None:
-        reader = LineReader(service.limits.max_event_bytes)
-        data = b"\n"
-        while data:
-            data = bytes(await stdout.receive_some(descriptors.READ_BYTES))
-            for line in reader.feed(data) if data else reader.finish():
-                event = supervised.take(line)
-                if event is None:
-                    continue
-                refusal = service.relay.ingest(event, pipe.peer if pipe.reason is None else None)
-                if refusal is not None:
-                    self._refused(StdioError("unauthorized", refusal.detail, event_id=event.id))
+        while data := bytes(await stdout.receive_some(descriptors.READ_BYTES)):
+            for line in reader.place(data):
+                self._take(service, pipe, supervised, line)
                 if service.relay.crowded:
                     await service.flush()
                     await trio.lowlevel.checkpoint()
@@ -224,31 +255,50 @@ class Supervisor:
                 pipe.translate = stdio.in_stdio if supervised.dialect is Dialect.STDIO else None
             await service.flush()
 
+    def _take(self, service: Service, pipe: Pipe, supervised: Supervised, line: Placed) -> None:
+        self._line = line.number
+        event = supervised.take(line.text)
+        if event is None:
+            return
+        refusal = service.relay.ingest(event, pipe.peer if pipe.reason is None else None)
+        if refusal is None:
+            self.accepted_events += 1
+        else:
+            self._refused(StdioError("unauthorized", refusal.detail, event_id=event.id))
+
     async def _pass_through(self, stderr: ReceiveStream) -> None:
         """Hand on what the process writes to its standard error, and count its complaints."""
         reader = LineReader(MAX_COMPLAINT_BYTES)
         writable = True
-        while data := bytes(await stderr.receive_some(descriptors.READ_BYTES)):
-            for line in reader.feed(data):
+        data = b"\n"
+        while data:
+            data = bytes(await stderr.receive_some(descriptors.READ_BYTES))
+            for line in reader.feed(data) if data else reader.finish():
                 found = supervision.complaint(line) if isinstance(line, bytes) else None
                 if found is not None:
-                    self.complaints += 1
-                    log.warning("process complains", type=found[0], code=found[1], detail=found[2])
-            if writable:
+                    self._complains(*found)
+            if writable and data:
                 try:
                     await descriptors.write(self._stderr, data)
                 except OSError:
                     writable = False
 
+    def _complains(self, type_: str, code: str, message: str) -> None:
+        self.complaints += 1
+        if self._complaints.admit("stderr", trio.current_time()):
+            log.warning("process complains", type=type_, code=code, detail=message)
+
     def _refused(self, error: StdioError) -> None:
-        """Count a line that was left out, and report it unless one was just reported."""
-        self.refused_lines += 1
-        now = trio.current_time()
-        if now - self._reported_at >= REPORT_SECONDS:
-            self._reported_at = now
+        """Count a line that was left out, and report it unless many of them were just reported."""
+        if error.code == "unsupported_version":
+            # Once: nothing is said of the lines that follow.
             log.warning(
-                "line left out", code=error.code, detail=error.detail, refused_lines=self.refused_lines
+                "lines of a version that is not supported are skipped", line=self._line, detail=error.detail
             )
+            return
+        self.refused_lines += 1
+        if self._bad_lines.admit("stdout", trio.current_time()):
+            log.warning("line left out", line=self._line, code=error.code, detail=error.detail)
 
 
 def _streams(process: trio.Process) -> tuple[SendStream, ReceiveStream, ReceiveStream]:

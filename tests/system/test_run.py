@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,10 @@ class Running:
         found = []
         for line in self.log.read_text().splitlines():
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
+                record = json.loads(line)
+                # What the process writes itself is there as well.
+                if isinstance(record, dict) and "event" in record:
+                    found.append(record)
         return found
 
     @property
@@ -303,10 +306,47 @@ open(os.path.join(os.path.dirname(__file__), "gone"), "w").close()
 
 
 def test_what_it_started_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    program = (
-        "import subprocess; say(0); subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'])"
-    )
+    program = """
+import subprocess
+say(0)
+print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, file=sys.stderr, flush=True)
+sys.stdout.write(EVENT % (1, 1))
+"""
     with supervised(tmp_path, program) as running:
-        began = time.monotonic()
         assert running.process.wait(30) == 0
-        assert time.monotonic() - began < 15
+        (pid,) = [int(each) for each in running.log.read_text().splitlines() if each.isdecimal()]
+        os.kill(pid, signal.SIGKILL)  # it is still there
+    assert running.archived() == [("run.started", "", 0)] * 2 + [("session.ended", "normal", 0)]
+
+
+def test_what_is_left_out_is_reported(tmp_path: Path) -> None:
+    program = """
+say(0)
+print()
+print((EVENT % (1, 1)).replace('"0.1"', '"0.9"'))
+print("hello\\n" * 50, end="")
+print((EVENT % (2, 2)).replace('"0.1"', '"0.9"'))
+for _ in range(40): print('{"type":"event.rejected","payload":{"error":{"code":"invalid_envelope"}}}', file=sys.stderr)
+say(3)
+"""
+    with supervised(tmp_path, program) as running:
+        assert running.process.wait(30) == 0
+    records = running.records()
+    (skipped,) = [each for each in records if each["event"].endswith("skipped")]
+    assert skipped["line"] == 3
+    assert "0.9" in skipped["detail"]
+    left_out = [each for each in records if each["event"] == "line left out"]
+    assert [(each["line"], each["code"]) for each in left_out] == [
+        (at, "protocol_error") for at in range(4, 14)
+    ]
+    assert [each["lines"] for each in records if each["event"] == "more lines left out"] == [40]
+    assert len([each for each in records if each["event"] == "process complains"]) == 10
+    (ended,) = [each for each in records if each["event"] == "process ended"]
+    assert {
+        name: ended[name] for name in ("accepted_events", "refused_lines", "skipped_lines", "complaints")
+    } == {
+        "accepted_events": 2,
+        "refused_lines": 50,
+        "skipped_lines": 2,
+        "complaints": 40,
+    }
