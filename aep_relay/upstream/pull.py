@@ -141,7 +141,11 @@ class PullLink(Link):
         peer = self.peer
         if peer is None or (self._matches is not None and not self._matches(event)):
             return
-        if (event.position is None and self._is_echo(event)) or not self.resume.is_new(event):
+        if event.position is None:
+            known = self._is_echo(event) or not self.resume.is_new(event)
+        else:
+            known = not self.resume.is_new(event) or self._comes_back(event)
+        if known:
             self.known_events += 1
             return
         self.pulled_events += 1
@@ -158,6 +162,12 @@ class PullLink(Link):
             return True
         # A command to an emitter that is mirrored comes down to its mirror as well.
         return event.shape is Shape.COMMAND and bool(self.relay.claims.of(event.session or ""))
+
+    def _comes_back(self, event: Event) -> bool:
+        """Say whether ``event`` is one that an emitter here was seen to send, and its mirror sent once more."""
+        if self._echoes is None or not self.relay.claims.of(event.session or ""):
+            return False
+        return self.relay.store.holds(event)
 
     def lost(self, session: str, earliest: Position) -> None:
         """Note that the upstream has nothing of ``session`` from before ``earliest`` any more (AEP-0003 §5)."""

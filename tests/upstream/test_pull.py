@@ -339,3 +339,9 @@ async def test_a_link_in_both_directions(autojump_clock: MockClock) -> None:
         assert a.held() == ["s1", "c1", "s2", "s3"]
         await trio.sleep(5)
         assert sorted(seen(watching[0])) == ["s3", "u1"]
+        # What claims the session again at the hub is no news to whoever is connected here.
+        net_.cut("hub")
+        net_.mend("hub")
+        await until(lambda: [entry["session"] for entry in hub.relay.roster()] == ["s"])
+        await trio.sleep(5)
+        assert seen(watching[0]) == []
