@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def readiness(observer: Observer) -> dict[str, object]:
-    """Return whether the relay is ready for traffic, and for each check what keeps it from being so."""
+    """Return whether the relay is ready for traffic, and for each check what keeps it from being so.
+
+    The states of upstream links are told besides: whoever is connected here is served without them.
+    """
     service = observer.service
     checks: dict[str, str | None] = {
         "listener": None if service.addresses else "the data port does not listen yet",
@@ -20,6 +23,7 @@ def readiness(observer: Observer) -> dict[str, object]:
     return {
         "ready": not any(checks.values()),
         "checks": {name: problem or "ok" for name, problem in checks.items()},
+        "links": {str(link.get("name")): link.get("state") for link in service.links()},
     }
 
 

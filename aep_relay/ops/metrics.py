@@ -21,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from aep_relay import __version__
-from aep_relay.ops import health
+from aep_relay.ops import health, links
 from aep_relay.ops.observer import BUCKETS_SECONDS
 from aep_relay.ops.views import Tally, tally, uptime_seconds
 
@@ -51,6 +51,7 @@ class RelayCollector(Collector):
         yield from self._connections()
         yield from self._buffers()
         yield from self._health()
+        yield from links.families(self._observer.service)
 
     def _events(self) -> Iterator[Metric]:
         stats = self._observer.service.relay.stats
@@ -122,8 +123,6 @@ class RelayCollector(Collector):
             buckets=buckets,
             sum_value=observer.late_seconds_total,
         )
-        up = {str(link.get("name")): int(link.get("state") == "up") for link in observer.service.links()}
-        yield _gauges("upstream_up", "Whether an upstream link is established", "link", up)
 
 
 class Exposition:

@@ -14,7 +14,7 @@ import trio
 from aep_relay.config import Config
 from aep_relay.hub.policy import ANONYMOUS, FULL, Grants
 from aep_relay.hub.relay import Relay
-from aep_relay.ops import access, app, server
+from aep_relay.ops import access, app, links, server
 from aep_relay.ops.observer import Observer
 from aep_relay.protocol.errors import Unauthorized
 from aep_relay.protocol.event import decode
@@ -105,13 +105,22 @@ def ingest(relay: Relay, *raws: bytes) -> None:
 def relay_with_everything() -> Observation:
     """A relay of which every metric has at least one value."""
     service = Observation(
-        links=lambda: [{"name": "hub", "kind": "push", "state": "up"}],
+        links=lambda: [
+            {
+                "name": "hub",
+                "kind": "push",
+                "state": "up",
+                "given_up_events": {"debug": 2},
+                **dict.fromkeys([*links.COUNTERS, *links.GAUGES], 1),
+            }
+        ],
         counts=lambda: {"archive_events_lost": ("Events that the archive's disk did not take in time", 3)},
     )
     consumer(service.relay)
     ingest(service.relay, event(1), event(2))
     service.relay.stats.refused("no-route")
     service.relay.stats.disconnected("slow-consumer")
+    service.relay.feeders.found(("b1", "a1"))
     return service
 
 

@@ -65,7 +65,8 @@ async def test_no_session_agent_or_token_becomes_a_label() -> None:
     ingest(service.relay, event(9, "a-session-of-a-customer"))
     text, _ = await Exposition(Observer(service)).render("")
     labels = set(re.findall(r"[{,]([a-z_]+)=", text.decode()))
-    assert labels <= {"version", "binding", "role", "code", "reason", "le", "link"}
+    known = {"version", "binding", "role", "code", "reason", "le", "link", "state", "severity", "path"}
+    assert labels <= known
     assert "customer" not in text.decode()
 
 
