@@ -68,7 +68,7 @@ async def test_a_stuck_loop_does_not_feed_the_watchdog(notified: Notified) -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.beat, lambda: "at work")
         await trio.testing.wait_all_tasks_blocked()
-        assert notified.messages() == [["WATCHDOG=1", "STATUS=at work"]]
+        assert notified.messages()[0] == ["WATCHDOG=1", "STATUS=at work"]
         time.sleep(0.1)  # noqa: ASYNC251 - this is the stuck loop
         assert notified.messages() == []
         await trio.sleep(0.02)

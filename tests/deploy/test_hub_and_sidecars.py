@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.bindings.served import JSON, event, hello
 from tests.deploy.test_proxies import PATIENCE_SECONDS, program, running
 from tests.installed import Installed, installed
+from tests.ports import free_port
 from tests.system.agents import agent
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -62,8 +62,7 @@ def test_events_go_up_from_both_and_a_command_comes_down(tmp_path: Path) -> None
     folders = [tmp_path / name for name in ("hub", "one", "two")]
     for folder in folders:
         folder.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     with ExitStack() as stack:
         relay = hub(folders[0], stack)
         trust = stack.enter_context(running("caddy", folders[0], relay.port(), port))

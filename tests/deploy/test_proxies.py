@@ -23,7 +23,8 @@ from websockets.sync.client import connect
 
 from aep_relay.hub.limits import Limits
 from tests.bindings.served import JSON, event, hello
-from tests.installed import QUIET, Installed, installed
+from tests.installed import QUIET, installed
+from tests.ports import free_port
 
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxy"
 PATIENCE_SECONDS = 30.0
@@ -66,11 +67,15 @@ def program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
+def needs(name: str) -> None:
+    if program(name) is None:
+        pytest.skip(f"there is no {name}")
+
+
 @dataclass(frozen=True)
 class Proxied:
-    """A relay behind a proxy."""
+    """A proxy, and the folder of what it logs."""
 
-    relay: Installed
     folder: Path
     port: int
     trust: ssl.SSLContext
@@ -133,16 +138,14 @@ def wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
 @pytest.fixture(scope="module", params=list(KINDS))
 def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     name: str = request.param
-    if program(name) is None:
-        pytest.skip(f"there is no {name}")
+    needs(name)
     folder = tmp_path_factory.mktemp(name)
     # Its workers may run as somebody else.
     folder.chmod(0o755)
     config = QUIET + f'[auth]\ntoken = "{TOKEN}"\nbehind_tls_proxy = true\n'
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     with installed(folder, config) as relay, running(name, folder, relay.port(), port) as trust:
-        found = Proxied(relay, folder, port, trust)
+        found = Proxied(folder, port, trust)
         with found.client() as client:
             deadline = time.monotonic() + PATIENCE_SECONDS
             while client.get("/healthz").status_code != 200:
@@ -203,11 +206,16 @@ def test_logs_hold_paths_but_no_query_strings(proxied: Proxied) -> None:
     assert TOKEN not in proxied.logs()
 
 
-def test_a_relay_that_is_gone_is_an_error_of_the_proxy(proxied: Proxied) -> None:
-    assert proxied.relay.end(signal.SIGTERM) == 0
-    with proxied.client() as client:
-        assert client.get(f"/stream?access_token={TOKEN}").status_code in (502, 503)
-    assert TOKEN not in proxied.logs()
+@pytest.mark.parametrize("name", list(KINDS))
+def test_a_relay_that_is_gone_is_an_error_of_the_proxy(name: str, tmp_path: Path) -> None:
+    needs(name)
+    tmp_path.chmod(0o755)
+    port = free_port()
+    with running(name, tmp_path, free_port(), port) as trust:
+        gone = Proxied(tmp_path, port, trust)
+        with gone.client() as client:
+            assert client.get(f"/stream?access_token={TOKEN}").status_code in (502, 503)
+    assert TOKEN not in gone.logs()
 
 
 def test_timeouts_are_longer_than_the_heartbeats() -> None:

@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.installed import QUIET, installed
+from tests.ports import free_port
 from tests.system.running import PATIENCE_SECONDS, Running
 
 if TYPE_CHECKING:
     Run = Callable[..., contextlib.AbstractContextManager[Running]]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def wait_for(port: int) -> int:

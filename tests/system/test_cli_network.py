@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from aep_relay.cli import main
 from aep_relay.cli.support import probes
 from tests.installed import QUIET, installed
+from tests.ports import free_port
 from tests.system.agents import agent
 from tests.system.commands import TOKEN, Cli, event
-from tests.system.conftest import free_port
 from tests.system.meddler import Meddling, certified, meddler
 
 
@@ -42,7 +42,7 @@ def found(cli: Cli, *arguments: str, code: int = 0) -> dict[str, dict[str, str]]
 def test_over_tls_the_certificate_is_verified(port: int, tmp_path: Path) -> None:
     with meddler(port, Meddling(tls=certified(tmp_path, 100))) as between:
         url = f"https://127.0.0.1:{between.port}"
-        emit = ("emit", "--type", "run.started", "--session", "t", "--timeout", "0.2")
+        emit = ("emit", "--type", "run.started", "--session", "t", "--timeout", "2")
         for arguments in (("roster",), ("tail", "--no-follow"), emit):
             result = Cli(url)(*arguments, code=5)
             assert "is not trusted" in result.stderr

@@ -13,13 +13,15 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
-from tests.system.running import JSON, Running
+from aep_relay.daemon import FINISH_SECONDS
+from aep_relay.hub.limits import Limits
+from tests.system.running import JSON, PATIENCE_SECONDS, Running
 
 if TYPE_CHECKING:
     from tests.system.conftest import Run
 
-CLOSING_SECONDS = 3.0
-"""How soon a relay is gone of which nobody keeps anything."""
+PATIENT = "[limits]\ndrain_timeout_seconds = 60\nclosing_timeout_seconds = 60\n"
+"""A relay that whoever held it up would hold up for longer than a test waits."""
 
 
 def event(seq: int, *, size_bytes: int = 200, severity: str = "notice") -> bytes:
@@ -38,16 +40,14 @@ def event(seq: int, *, size_bytes: int = 200, severity: str = "notice") -> bytes
     return json.dumps(found).encode()
 
 
-async def ends(relay: Running, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
-    """Send a signal; return the exit code and after how many seconds it came."""
-    began = time.monotonic()
-    code = await trio.to_thread.run_sync(relay.relay.end, number)
-    return code, time.monotonic() - began
+async def ends(relay: Running, number: signal.Signals = signal.SIGTERM) -> int:
+    """Send a signal; return the exit code, for which ``PATIENT`` relays would let a test wait too long."""
+    return await trio.to_thread.run_sync(relay.relay.end, number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_consumers_and_emitters_are_told(number: signal.Signals, run: Run) -> None:
-    with run() as relay:
+    with run(PATIENT) as relay:
         async with (
             relay.stream() as stream,
             relay.socket("consumer") as watcher,
@@ -58,10 +58,10 @@ async def test_consumers_and_emitters_are_told(number: signal.Signals, run: Run)
             await emitter.say(event(7))
             await watcher.events(1)
             assert len(await stream.messages(1)) == 1
-            found: list[tuple[int, float]] = []
+            codes: list[int] = []
 
             async def end() -> None:
-                found.append(await ends(relay, number))
+                codes.append(await ends(relay, number))
 
             nursery.start_soon(end)
             assert await watcher.hear() == {
@@ -77,13 +77,11 @@ async def test_consumers_and_emitters_are_told(number: signal.Signals, run: Run)
                 assert (client.connection.closed.code, client.connection.closed.reason) == (1001, "shutdown")
             assert await stream.next() == "closing shutdown"
             assert await stream.next() is None
-        ((code, seconds),) = found
-        assert code == 0
-        assert seconds < CLOSING_SECONDS
+        assert codes == [0]
 
 
 async def test_an_emitter_in_mid_burst_is_told(run: Run) -> None:
-    with run() as relay:
+    with run(PATIENT) as relay:
         heard: list[dict[str, object]] = []
         codes: list[int] = []
 
@@ -115,10 +113,10 @@ async def test_an_emitter_in_mid_burst_is_told(run: Run) -> None:
                 nursery.start_soon(burst, number)
             for number in started:
                 await number.wait()
-            code, seconds = await ends(relay)
+            code = await ends(relay)
         assert heard == [{"type": "closing", "reason": "shutdown", "delivered": []}] * 3
         assert codes == [1001] * 3
-        assert (code, seconds < CLOSING_SECONDS) == (0, True)
+        assert code == 0
 
 
 def raw(relay: Running, request: str, *, window_bytes: int | None = None) -> socket.socket:
@@ -141,7 +139,9 @@ HALF = "GET /healthz HTTP/1.1\r\nHo"
 
 
 def until_subscribed(relay: Running, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while relay.get("/healthz")["subscribers"] < count:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -156,30 +156,25 @@ def stall(relay: Running, stack: ExitStack) -> None:
 
 
 async def test_stalled_readers_hold_nothing_up(run: Run) -> None:
-    with run() as relay, ExitStack() as stack:
+    """It is the grace that ends them: whatever else would takes longer than a test waits."""
+    grace = "[limits]\ndrain_timeout_seconds = 0.3\nclosing_timeout_seconds = 60\n"
+    with run(grace) as relay, ExitStack() as stack:
         stall(relay, stack)
-        code, seconds = await ends(relay)
-        assert code == 0
-        assert seconds < 10
+        assert await ends(relay) == 0
 
 
-async def test_the_grace_is_a_setting(run: Run) -> None:
-    with run("[limits]\ndrain_timeout_seconds = 0.3\n") as relay, ExitStack() as stack:
-        stall(relay, stack)
-        code, seconds = await ends(relay)
-        assert (code, seconds < CLOSING_SECONDS) == (0, True)
+def test_the_whole_takes_less_than_ten_seconds() -> None:
+    assert Limits().drain_timeout_seconds + FINISH_SECONDS < 10
 
 
 @pytest.mark.parametrize(("second", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_second_signal_ends_it_at_once(second: signal.Signals, code: int, run: Run) -> None:
-    with run("[limits]\ndrain_timeout_seconds = 60\n") as relay, raw(relay, HALF):
+    with run(PATIENT) as relay, raw(relay, HALF):
         # The first answer of another connection says that the half request has been seen.
         relay.get("/healthz")
         relay.relay.process.send_signal(signal.SIGTERM)
         relay.relay.record("draining")
-        began = time.monotonic()
         assert relay.relay.end(second) == code
-        assert time.monotonic() - began < 2
 
 
 def answer(sock: socket.socket) -> bytes:
@@ -191,7 +186,7 @@ def answer(sock: socket.socket) -> bytes:
 
 
 def test_what_comes_during_the_drain_is_refused(run: Run) -> None:
-    with run("[limits]\ndrain_timeout_seconds = 60\n") as relay, ExitStack() as stack:
+    with run(PATIENT) as relay, ExitStack() as stack:
         half = stack.enter_context(raw(relay, HALF))
         body = event(1).decode()
         head = "".join(f"{name}: {value}\r\n" for name, value in JSON.items())
@@ -205,9 +200,7 @@ def test_what_comes_during_the_drain_is_refused(run: Run) -> None:
         relay.relay.process.send_signal(signal.SIGTERM)
         relay.relay.record("draining")
         # Who has asked for nothing is let go at once, although others hold the relay up.
-        began = time.monotonic()
         assert (answer(fresh), answer(idle)) == (b"", b"")
-        assert time.monotonic() - began < 2
         with pytest.raises(ConnectionRefusedError):
             raw(relay, HALF)
         # A request that was under way is served, one that comes is not.
@@ -220,15 +213,13 @@ def test_what_comes_during_the_drain_is_refused(run: Run) -> None:
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b"Connection: close\r\n" in refused
         assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"] == "draining"
-        assert relay.relay.process.wait(10) == 0
+        assert relay.relay.end() == 0
 
 
 async def test_many_connections_are_ended_in_time(run: Run) -> None:
-    with run() as relay, ExitStack() as stack:
+    with run(PATIENT) as relay, ExitStack() as stack:
         socks = [stack.enter_context(raw(relay, STREAM)) for _ in range(300)]
         await trio.to_thread.run_sync(until_subscribed, relay, len(socks))
-        code, seconds = await ends(relay)
-        assert code == 0
-        assert seconds < 5
+        assert await ends(relay) == 0
         for sock in socks:
             assert answer(sock).endswith(b": closing shutdown\n\n\r\n0\r\n\r\n")
