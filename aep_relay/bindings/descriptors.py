@@ -35,10 +35,13 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 class Teller:
-    """Writes lines to a descriptor that perhaps nobody reads: what it does not take is dropped and counted."""
+    """Writes lines to a descriptor that perhaps nobody reads.
+
+    What it does not take is dropped, and said to be when it takes something again.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self.dropped_lines = 0
+        self._dropped_lines = 0
         self._descriptor = descriptor
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
@@ -48,8 +51,11 @@ class Teller:
     def tell(self, line: bytes) -> None:
         """Write ``line``, its newline included, some time. Never waits."""
         if self._pending_bytes + len(line) > MAX_UNTOLD_BYTES:
-            self.dropped_lines += 1
+            self._dropped_lines += 1
             return
+        if self._dropped_lines:
+            line = b"aep-relay: %d lines could not be written here\n" % self._dropped_lines + line
+            self._dropped_lines = 0
         self._pending.append(line)
         self._pending_bytes += len(line)
         self._news.set()

@@ -156,8 +156,8 @@ class StdioProcess:
         taken_bytes = 0
         while True:
             data = await descriptors.read(self._stdin)
-            for line in reader.feed(data) if data else reader.finish():
-                event = conversation.take(line)
+            for number, _, line in reader.place(data) if data else reader.place_rest():
+                event = conversation.take(line, number)
                 if event is not None:
                     refusal = service.relay.ingest(event, pipe.peer)
                     if refusal is not None:

@@ -54,6 +54,8 @@ class Conversation:
         self._err = err
         self._stamp = stamp
         self._max_payload_bytes = max_payload_bytes
+        self._number: int | None = None
+        """Of the line that was taken last, if it is known."""
         self.rejected_lines = 0
 
     @property
@@ -61,8 +63,12 @@ class Conversation:
         """Whether the other side has opened a session, and so speaks this dialect."""
         return self.session_id is not None
 
-    def take(self, line: bytes | OverlongLine) -> Event | None:
-        """Return the Event that ``line`` brings in, None if it brings none. Raises nothing."""
+    def take(self, line: bytes | OverlongLine, number: int | None = None) -> Event | None:
+        """Return the Event that ``line`` brings in, None if it brings none. Raises nothing.
+
+        ``number`` is the line's, for its rejection.
+        """
+        self._number = number
         try:
             taken = self._intake.take(line)
             if taken is None:
@@ -76,8 +82,10 @@ class Conversation:
         return taken.event
 
     def reject(self, error: StdioError) -> None:
-        """Refuse one line, on standard error."""
+        """Refuse the line that was taken last, on standard error."""
         self.rejected_lines += 1
+        if self._number is not None:
+            error.details = {**(error.details or {}), "line": self._number}
         self._err(stdio_session.event_rejected(self._stamp(), error))
 
     def _lifecycle(self, event: StdioEvent) -> None:

@@ -141,6 +141,13 @@ def test_the_rejected_event_is_named(talk: Talk) -> None:
     assert json.loads(talk.err[0])["payload"]["event_id"] == "evt_01"
 
 
+def test_the_rejected_line_is_named(talk: Talk) -> None:
+    talk.side.take(b"hello", 7)
+    talk.side.take(text(BASE, aep="1.0"), 9)
+    found = [json.loads(line)["payload"]["error"]["details"] for line in talk.err]
+    assert found == [{"line": 7}, {"versions": ["0.1"], "line": 9}]
+
+
 def test_it_fails(talk: Talk) -> None:
     talk.side.fail(StdioError("session_error", "no more"))
     talk.says("session.opened", session_id="s", version="0.1")

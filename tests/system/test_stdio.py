@@ -107,6 +107,7 @@ def test_what_is_no_event_is_rejected_and_reading_goes_on(tmp_path: Path) -> Non
         ("event.rejected", "unsupported_version"),
     ]
     assert err[2]["payload"]["event_id"] == "c"
+    assert [each["payload"]["error"]["details"]["line"] for each in err] == [1, 2, 3, 4]
 
 
 def test_a_broken_pipe_ends_it_quietly() -> None:
