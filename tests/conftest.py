@@ -15,6 +15,9 @@ from hypothesis import settings
 
 from aep_relay import logs
 
+ALONE = ("tests/bench/", "tests/hardening/")
+"""Where time is measured and thousands of sockets are open: two such tests at once would get in each other's way."""
+
 # Time is shared with whatever else the machine does: a slow example is no failure.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -26,6 +29,17 @@ def _stays_here(address: object) -> bool:
         return True  # a unix socket
     host = str(address[0])
     return host == "localhost" or ip_address(host).is_loopback
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each file to one worker, since its tests share what they start, and all of ``ALONE`` to the same."""
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduling = LoadFileScheduling(config, log)
+    file_of = scheduling._split_scope
+    scheduling._split_scope = lambda nodeid: "alone" if nodeid.startswith(ALONE) else file_of(nodeid)
+    return scheduling
 
 
 @pytest.fixture(autouse=True)

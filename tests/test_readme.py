@@ -103,5 +103,5 @@ def test_the_table_of_limits() -> None:
 
 
 def test_the_commands_that_the_checks_take_from_here() -> None:
-    for words in ("aep-relay serve", "pytest"):
+    for words in ("aep-relay serve", "pytest -n 2"):
         assert len(re.findall(f"^python3 -m venv .*{words}$", README, re.MULTILINE)) == 1
