@@ -2,28 +2,54 @@
 
 A reported position is the highest up to which everything queued for that subscription and session has gone out. What
 is still queued holds it down, a backfill below it too, and so does the cursor of a session that is still behind:
-duplicates are legal and losses are not. Where nothing is reported, nothing of that session was handed over.
+duplicates are legal and losses are not. Where nothing is reported, nothing of that session was handed over, or it was
+cut off: a connection's end must hold nobody else up, and its last frame has to be one that clients take. Cut off are
+
+* of each subscription, all but ``max_positions`` sessions: it could resume by no more. Those written last are named;
+* all that comes after ``MAX_COST`` was spent, subscriptions in their order: 5,000 positions of a consumer that has
+  kept up, 625 of one that has not;
+* what does not fit into ``MAX_BYTES``, the longest names first of all.
+
+A consumer that is told less than it knows resumes by what it knows: the last Event of each session that it processed.
 """
 
 from __future__ import annotations
 
+from heapq import nlargest
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from aep_relay.hub.positions import after, before, higher, highest_since
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from aep_relay.hub.outbox import Key, Outbox
+    from aep_relay.hub.outbox import Batch, Key, Outbox
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.positions import Track
     from aep_relay.hub.store import Store
-    from aep_relay.hub.subscriptions import Subscription
+    from aep_relay.hub.subscriptions import Group, Subscription
     from aep_relay.protocol.position import Position
 
-MAX_EXAMINED = 2_000
-"""Subscriptions and sessions that are looked at for one connection: its end must not hold the loop up for long."""
+MAX_COST: Final = 5_000
+"""What working out the positions of one connection may cost, in looks at a table: some 5 ms."""
+
+EXACT_COST: Final = 8
+"""What a position costs to which it matters what is queued, was dropped or is yet to be replayed."""
+
+MAX_BYTES: Final = 1 << 20
+"""Many a WebSocket client takes no longer message."""
+
+ENTRY_BYTES: Final = 80
+"""What a position takes besides its names."""
+
+MAX_LOOKED_BACK: Final = 64
+"""Held Events among which the one before a gap is looked for."""
+
+
+_write = msgspec.json.Encoder().encode
 
 
 class Pending(NamedTuple):
@@ -37,56 +63,133 @@ class Pending(NamedTuple):
     """What had been delivered before the queue began."""
 
 
+class _Report:
+    """The entries, and what may still be spent on more."""
+
+    __slots__ = ("bytes", "cost", "entries", "recent")
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, object]] = []
+        self.cost = MAX_COST
+        self.bytes = MAX_BYTES
+        self.recent: dict[Group, list[str]] = {}
+
+    def add(self, id_: str, session: str, position: Position) -> bool:
+        """Add an entry; False where there is no room for one so long."""
+        size = ENTRY_BYTES + len(_write(id_)) + len(_write(session))
+        if size > self.bytes:
+            return False
+        self.bytes -= size
+        self.entries.append({"sub": id_, "session": session, "epoch": position[0], "seq": position[1]})
+        return True
+
+    def sessions(self, group: Group, max_positions: int) -> list[str]:
+        """Return the sessions of which ``group`` was sent something, those written last first where they are many.
+
+        Worked out once, however many subscriptions there are in the group.
+        """
+        found = self.recent.get(group)
+        if found is None:
+            tracks = group.tracks
+            found = self.recent[group] = (
+                list(tracks)
+                if len(tracks) <= max_positions
+                else nlargest(len(tracks), tracks, key=lambda session: tracks[session][-1][0])
+            )
+        return found
+
+
 def delivered(peer: Peer, store: Store, max_positions: int) -> list[dict[str, object]]:
     """Return ``{sub, session, epoch, seq}`` for each subscription and session of which ``peer`` was sent something.
 
-    At most ``max_positions`` of each subscription: it could resume by no more.
+    At most ``max_positions`` of each subscription, and no more than the bounds above allow.
     """
-    pending = _pending(peer.outbox)
-    positions: list[dict[str, object]] = []
-    told: dict[Subscription, int] = {}
-    for subscription, session in islice(_pairs(peer), MAX_EXAMINED):
-        if told.get(subscription, 0) >= max_positions:
-            continue
-        position = _position(peer, subscription, session, pending, store)
-        if position is not None:
-            entry = {"sub": subscription.id, "session": session, "epoch": position[0], "seq": position[1]}
-            positions.append(entry)
-            told[subscription] = told.get(subscription, 0) + 1
-    return positions
-
-
-def _pairs(peer: Peer) -> Iterator[tuple[Subscription, str]]:
-    """Yield each subscription with each session of which it may have been sent something."""
+    outbox = peer.outbox
+    pending = _pending(outbox)
+    unsettled = {scope for scope, _ in pending} | {scope for scope, _ in outbox.skips or ()}
+    report = _Report()
     for subscription in peer.subscriptions.values():
-        sessions = dict.fromkeys(subscription.base)
-        if subscription.group is not None:
-            sessions.update(dict.fromkeys(subscription.group.tracks))
-        for session in sessions:
-            yield subscription, session
+        group = subscription.group
+        sessions: Iterable[str] = subscription.base
+        if group is not None:
+            live = report.sessions(group, max_positions)
+            sessions = dict.fromkeys((*live, *subscription.base)) if subscription.base else live
+        if subscription.replay is None and subscription not in unsettled and group not in unsettled:
+            _tell_settled(report, subscription, sessions, max_positions)
+        else:
+            _tell_unsettled(report, peer, subscription, sessions, max_positions, pending, store)
+        if report.cost <= 0:
+            break
+    return report.entries
+
+
+def _tell_settled(
+    report: _Report, subscription: Subscription, sessions: Iterable[str], max_positions: int
+) -> None:
+    """Report what a subscription was handed of which nothing is queued, was dropped or is yet to be replayed."""
+    base, since, group = subscription.base, subscription.since, subscription.group
+    tracks: dict[str, Track] = {} if group is None else group.tracks
+    told = 0
+    for session in islice(sessions, max(0, report.cost)):
+        report.cost -= 1
+        position = higher(highest_since(tracks.get(session), since), base.get(session))
+        if position is not None and report.add(subscription.id, session, position):
+            told += 1
+            if told >= max_positions:
+                return
+
+
+def _tell_unsettled(
+    report: _Report,
+    peer: Peer,
+    subscription: Subscription,
+    sessions: Iterable[str],
+    max_positions: int,
+    pending: dict[Key, Pending],
+    store: Store,
+) -> None:
+    told = 0
+    for session in sessions:
+        if report.cost < EXACT_COST or told >= max_positions:
+            return
+        report.cost -= EXACT_COST
+        position = _position(peer, subscription, session, pending, store)
+        if position is not None and report.add(subscription.id, session, position):
+            told += 1
 
 
 def _pending(outbox: Outbox) -> dict[Key, Pending]:
-    found: dict[Key, Pending] = {}
+    """Return what is unsent, by scope and session."""
+    bounds: dict[Key, Position] = {}
+    handed: dict[Key, Position | None] = {}
+    began: dict[Key, Track | None] = {}
     for batch, first in outbox.unsent():
         if first == 0:
             # Most of a long queue, and shared with others who end for the same reason.
-            for key, bound in batch.bounds().items():
-                known = found.get(key) or Pending(None, None, batch.before.get(key))
-                found[key] = known._replace(bound=bound if known.bound is None else min(bound, known.bound))
+            for key, bound in _bounds(batch):
+                if key not in began:
+                    began[key] = batch.before.get(key)
+                if key not in bounds or bound < bounds[key]:
+                    bounds[key] = bound
             continue
         for index, (_, mark, scopes) in enumerate(batch.entries()):
             if mark.bound is None:
                 continue
             for scope in scopes:
                 key = (scope, mark.session)
-                known = found.get(key) or Pending(None, None, batch.before.get(key))
+                began.setdefault(key, batch.before.get(key))
                 if index < first:
-                    known = known._replace(handed=higher(known.handed, mark.position))
-                elif known.bound is None or mark.bound < known.bound:
-                    known = known._replace(bound=mark.bound)
-                found[key] = known
-    return found
+                    handed[key] = higher(handed.get(key), mark.position)
+                elif key not in bounds or mark.bound < bounds[key]:
+                    bounds[key] = mark.bound
+    return {key: Pending(bounds.get(key), handed.get(key), track) for key, track in began.items()}
+
+
+def _bounds(batch: Batch) -> Iterable[tuple[Key, Position]]:
+    if len(batch.marks) > 1 or batch.scopes is not None:
+        return batch.bounds().items()
+    mark = batch.marks[0]
+    return () if mark.bound is None else (((batch.scope, mark.session), mark.bound),)
 
 
 def _position(
@@ -144,11 +247,14 @@ def _replayed(subscription: Subscription, session: str, queued: Pending | None) 
 
 
 def _held_below(subscription: Subscription, session: str, bound: Position, store: Store) -> Position | None:
-    """Return the highest held position below ``bound`` that this subscription asks for: it was handed all of them."""
+    """Return the highest held position below ``bound`` that this subscription asks for: it was handed all of them.
+
+    None if that is not near.
+    """
     buffer = store.get(session)
     if buffer is None:
         return None
-    for event in buffer.below(bound):
+    for event in islice(buffer.below(bound), MAX_LOOKED_BACK):
         if subscription.filter.matches(event):
             return event.position
     return None

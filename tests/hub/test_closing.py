@@ -271,13 +271,64 @@ def test_a_replaced_subscription_begins_anew() -> None:
     assert end(hub, peer) == {}
 
 
-def test_the_number_of_positions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivered, "MAX_EXAMINED", 3)
+def two_subscriptions_of_five_sessions() -> tuple[Relay, Peer]:
     hub = relay()
     peer = consumer(hub)
+    assert hub.subscribe(peer, "other", filters.EMPTY, 0) is None
     for number in range(5):
         emit(hub, 1, session=f"s{number}")
-    assert len(end(hub, peer)) == 3
+    return hub, peer
+
+
+def test_what_working_positions_out_costs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, peer = two_subscriptions_of_five_sessions()
+    monkeypatch.setattr(delivered, "MAX_COST", 7)
+    told = list(end(hub, peer))
+    assert told == [*(("sub", f"s{number}") for number in range(5)), ("other", "s0"), ("other", "s1")]
+
+
+def test_those_of_a_consumer_that_is_behind_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, peer = two_subscriptions_of_five_sessions()
+    sink(peer).capacity_bytes = 0
+    emit(hub, 2, session="s0")
+    monkeypatch.setattr(delivered, "MAX_COST", 6 * delivered.EXACT_COST)
+    told = end(hub, peer)
+    assert len(told) == 6
+    assert told[("sub", "s0")] == (0, 1)
+
+
+@pytest.mark.parametrize(("character", "size_bytes"), [("x", 1), ("\x01", 6), ('"', 2), ("é", 2)])
+def test_they_fit_into_a_message_that_clients_take(
+    character: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivered, "MAX_BYTES", 10_000)
+    hub = relay()
+    peer = consumer(hub)
+    for number in range(12):
+        emit(hub, 1, session=f"{number:02}" + character * (2000 // size_bytes))
+    emit(hub, 1, session="short")
+    told = end(hub, peer)
+    assert len(received(peer)[-1]) < 10_100
+    assert len(told) == 5
+    assert ("sub", "short") in told
+
+
+def test_the_sessions_written_last_are_told_of_where_not_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = relay(max_from_positions=2)
+    peer = consumer(hub)
+    for session in "abcda":
+        emit(hub, 1, session=session)
+    assert set(end(hub, peer)) == {("sub", "a"), ("sub", "d")}
+
+
+def test_the_positions_of_most_consumers_are_told_whole() -> None:
+    hub = relay()
+    peer = consumer(hub)
+    for number in range(hub.limits.max_sessions):
+        emit(hub, 1, session=f"s{number}")
+    sink(peer).capacity_bytes = 0
+    emit(hub, 2, session="s0")
+    assert len(end(hub, peer)) == hub.limits.max_sessions
 
 
 def test_every_subscription_is_told_as_many_sessions_as_it_may_resume() -> None:
