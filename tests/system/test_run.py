@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ EVENT = {EVENT!r}
 def say(number): print(EVENT % (number, number), flush=True)
 """
 TOKEN = "a-token-of-tests"
+ARCHIVE = '[archive]\nroot = "archive"\n'
 
 
 class Running:
@@ -76,11 +78,11 @@ class Running:
 
 
 @contextlib.contextmanager
-def supervised(folder: Path, program: str, *options: str) -> Iterator[Running]:
+def supervised(
+    folder: Path, program: str, *options: str, arguments: Sequence[str] = (), archive: str = ARCHIVE
+) -> Iterator[Running]:
     config = folder / "relay.toml"
-    config.write_text(
-        f'[operator]\nenabled = false\n[listen]\nport = 0\n[archive]\nroot = "archive"\n[auth]\ntoken = "{TOKEN}"\n'
-    )
+    config.write_text(f'{QUIET}[listen]\nport = 0\n{archive}[auth]\ntoken = "{TOKEN}"\n')
     config.chmod(0o600)
     script = folder / "agent.py"
     script.write_text(PRELUDE + program)
@@ -100,7 +102,7 @@ def supervised(folder: Path, program: str, *options: str) -> Iterator[Running]:
     with (
         log.open("w") as stderr,
         subprocess.Popen(
-            [*call, *options, "--", sys.executable, str(script)], stderr=stderr, text=True
+            [*call, *options, "--", sys.executable, str(script), *arguments], stderr=stderr, text=True
         ) as process,
     ):
         try:
@@ -290,6 +292,44 @@ time.sleep(600)
         assert running.process.poll() is None
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 143
+
+
+FLOOD = r"""
+import subprocess
+WRITER = r'''
+import os
+event = (EVENT[:-1] + ',"capture":"full","data":{"text":"' + "x" * (1 << 16) + '"}}').encode()
+for number in range(COUNT):
+    line = event % (number, number) + b"\n"
+    while line: line = line[os.write(1, line) :]
+'''.replace("EVENT", repr(EVENT)).replace("COUNT", sys.argv[1])
+writer = subprocess.Popen([sys.executable, "-c", WRITER], stdout=subprocess.PIPE)
+relay = subprocess.Popen([sys.executable, "-m", "aep_relay", "stdio"], stdin=writer.stdout)
+print(relay.pid, file=sys.stderr, flush=True)
+writer.stdout.close()
+sys.exit(relay.wait())
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_gigabyte_through_two_pipes_in_bounded_memory(tmp_path: Path) -> None:
+    """What ``stdio`` writes is what ``run`` reads: a gigabyte passes through both."""
+    count = 1_000_000_000 // (1 << 16) + 1
+    peaks: dict[int, int] = {}
+    with supervised(tmp_path, FLOOD, arguments=[str(count)], archive="") as running:
+        while running.process.poll() is None:
+            pids = [int(each) for each in running.log.read_text().splitlines() if each.isdecimal()]
+            for pid in (running.process.pid, *pids):
+                with contextlib.suppress(OSError):
+                    status = Path(f"/proc/{pid}/status").read_text()
+                    for kilobytes in re.findall(r"VmHWM:\s+(\d+) kB", status):
+                        peaks[pid] = int(kilobytes)
+            time.sleep(0.1)
+    (ended,) = [each for each in running.records() if each["event"] == "process ended"]
+    assert (running.process.returncode, ended["accepted_events"], ended["refused_lines"]) == (0, count, 0)
+    assert len(peaks) == 2
+    # A session's buffer is 64 MiB, and Python itself takes about half of that.
+    assert max(peaks.values()) < 180_000, f"{peaks} kB"
 
 
 def test_the_relay_is_killed(tmp_path: Path) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +23,6 @@ from tests.system.test_journal import HEADERS, line
 OPENED = (
     text(STDIO, "session_id", type="session.opened", payload={"session_id": "p", "version": "0.1"}) + b"\n"
 )
-MEGABYTES = 100
 
 
 @contextlib.contextmanager
@@ -173,31 +170,6 @@ def test_others_take_part_over_the_data_port(tmp_path: Path) -> None:
         stdin.close()
         assert running.wait(30) == 0
         assert stdout.read() == b""
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
-def test_a_large_stream_in_bounded_memory() -> None:
-    chunk = b"".join(line(number, data={"text": "x" * 3000}, capture="full") for number in range(300))
-    count = MEGABYTES * 1_000_000 // len(chunk)
-    with process("--filter", '{"severity":{"lte":"info"}}') as running:
-        stdin, stdout = stream(running.stdin), stream(running.stdout)
-
-        def write() -> None:
-            for _ in range(count):
-                stdin.write(chunk)
-            stdin.close()
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        size = peak = 0
-        while data := stdout.read(1 << 20):
-            size += len(data)
-            status = Path(f"/proc/{running.pid}/status").read_text()
-            peak = max(peak, *map(int, re.findall(r"VmRSS:\s+(\d+) kB", status)), 0)
-        writer.join()
-        assert running.wait(30) == 0
-        assert size == count * len(chunk)
-        assert peak < 110_000, f"{peak} kB"
 
 
 @pytest.mark.parametrize(
