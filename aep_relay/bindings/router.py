@@ -194,7 +194,7 @@ async def _give_away(service: Service, wire: Wire, reader: HttpReader, request: 
             raise Status(403, "unauthorized", "this token may not consume")
         headers = cors.headers(service, request)
         if request.method == "HEAD":
-            stream.parse(request, service.limits.resume_positions)
+            stream.parse(request, service.limits)
             await reader.answer(stream.head(request, headers))
             await reader.close()
         else:

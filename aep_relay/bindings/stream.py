@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from aep_relay.bindings.connection import Connection
+from aep_relay.hub.replay import held_bytes
 from aep_relay.protocol import filters, position, sse
-from aep_relay.protocol.errors import InvalidParameter, ProtocolError
+from aep_relay.protocol.errors import InvalidParameter, ProtocolError, http_status
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.registry import CAPTURE_RANK
 from aep_relay.transport.response import stream_head
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from aep_relay.bindings.auth import Holder
     from aep_relay.bindings.service import Service
+    from aep_relay.hub.limits import Limits
     from aep_relay.hub.replay import From
+    from aep_relay.protocol.errors import Refusal
     from aep_relay.protocol.filters import Filter
     from aep_relay.transport.http import Request
     from aep_relay.transport.wire import Wire
@@ -43,16 +46,25 @@ class Wanted(NamedTuple):
     live: bool
 
 
-class TooManyPositions(ProtocolError):
-    """More resume positions than the relay replays for one request."""
+class TooMuch(ProtocolError):
+    """More than the relay's limits let one request ask for."""
 
     code = "limit-exceeded"
 
 
-def parse(request: Request, max_positions: int) -> Wanted:
+class Refused(ProtocolError):
+    """What the hub refuses, for its own reasons."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.detail)
+        self.code = refusal.code
+        self.http_status = http_status(refusal)
+
+
+def parse(request: Request, limits: Limits) -> Wanted:
     """Return what ``request`` asks for.
 
-    Raises ``InvalidParameter``, which names the parameter, and ``TooManyPositions``.
+    Raises ``InvalidParameter``, which names the parameter, and ``TooMuch``.
     """
     query = request.query
     text = _single(query, "filter")
@@ -61,8 +73,12 @@ def parse(request: Request, max_positions: int) -> Wanted:
     if live not in (None, "0", "1"):
         raise InvalidParameter("live", "is neither 0 nor 1")
     from_ = _from(request)
-    if from_ is not None and from_ != "all" and len(from_) > max_positions:
-        raise TooManyPositions(f"from: more than max_from_positions, which is {max_positions}")
+    if from_ is not None and from_ != "all" and len(from_) > limits.resume_positions:
+        raise TooMuch(f"from: more than max_from_positions, which is {limits.resume_positions}")
+    if held_bytes(filter_, from_) > limits.max_subscription_bytes:
+        raise TooMuch(
+            f"from, filter: more than max_subscription_bytes, {limits.max_subscription_bytes}, to remember"
+        )
     if from_ is None and live == "0" and filter_.sessions is not None and len(filter_.sessions) == 1:
         from_ = "all"
     return Wanted(filter_, _ceiling(query), from_, live != "0")
@@ -120,36 +136,37 @@ async def serve(
     service: Service, wire: Wire, request: Request, holder: Holder, headers: list[tuple[str, str]]
 ) -> None:
     """Stream what ``request`` asks for until either side ends it. Raises ``ProtocolError`` before the first byte."""
-    wanted = parse(request, service.limits.resume_positions)
+    wanted = parse(request, service.limits)
     framing = Framing.SSE if request.http_version == "1.1" else Framing.SSE_UNCHUNKED
     async with trio.open_nursery() as nursery:
         stream = Stream(service, wire, nursery, "sse", framing)
         log = service.log.bind(connection=stream.peer.id, binding="sse", remote=wire.peer_name)
+        refusal: Refusal | None = None
         try:
             stream.belong_to(holder)
-            log.info("connection opened", **holder.named)
-            stream.peer.push(head(request, headers) + stream.framed(sse.comment("stream open")))
-            refusal = service.relay.subscribe(
-                stream.peer,
-                SUBSCRIPTION_ID,
-                wanted.filter,
-                wanted.ceiling,
-                wanted.from_,
-                ends=not wanted.live,
-            )
+            refusal = _subscribe(stream, wanted)
             if refusal is None:
+                log.info("connection opened", **holder.named)
+                stream.peer.push(head(request, headers) + stream.framed(sse.comment("stream open")))
                 stream.wake()
                 await _until_over(stream)
-            else:
-                stream.close(refusal.code, 1000)
-            if stream.close_reason is not None:
-                await stream.end(_farewell(stream))
+                if stream.close_reason is not None:
+                    await stream.end(_farewell(stream))
         except BrokenWire:
             pass
         finally:
             stream.detach()
             nursery.cancel_scope.cancel()
-            log.info("connection closed", reason=stream.close_reason or "peer", **_counters(stream))
+            if refusal is None:
+                log.info("connection closed", reason=stream.close_reason or "peer", **_counters(stream))
+    if refusal is not None:
+        raise Refused(refusal)
+
+
+def _subscribe(stream: Stream, wanted: Wanted) -> Refusal | None:
+    return stream.service.relay.subscribe(
+        stream.peer, SUBSCRIPTION_ID, wanted.filter, wanted.ceiling, wanted.from_, ends=not wanted.live
+    )
 
 
 def _counters(stream: Stream) -> dict[str, int]:

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from aep_relay.hub.limits import Limits
+from aep_relay.protocol.errors import Refusal
 from tests.bindings.served import JSON, Served, Stream, command, event, request, serving, settle
 
 REPLAY = "?from=all&live=0"
@@ -341,6 +342,30 @@ class TestReplay:
             stream.read()
             assert stream.head is not None
             assert stream.head.refusal == (400, "limit-exceeded")
+
+
+    async def test_what_is_too_much_to_remember_is_refused_before_the_head(self) -> None:
+        async with serving(Limits(max_subscription_bytes=64 * 1024)) as relay:
+            wanted = query(from_=[{"session": str(number), "seq": 0} for number in range(200)])
+            stream = await relay.stream(wanted)
+            stream.read()
+            assert stream.head is not None
+            assert stream.head.refusal == (400, "limit-exceeded")
+            assert "max_subscription_bytes" in stream.head.json["detail"]
+            assert (await relay.ask("HEAD", f"/stream{wanted}")).status == 400
+            assert relay.relay.peers == {}
+
+    async def test_whatever_the_hub_refuses_is_refused_before_the_head(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with serving() as relay:
+            monkeypatch.setattr(relay.relay, "subscribe", lambda *_, **__: Refusal("unauthorized", "not you"))
+            stream = await relay.stream()
+            stream.read()
+            assert stream.head is not None
+            assert stream.head.refusal == (403, "unauthorized")
+            assert relay.relay.peers == {}
+            assert relay.service.open_connections == 1, "it is kept alive, as after any other refusal"
 
 
 class TestOrder:
