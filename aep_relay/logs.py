@@ -28,6 +28,8 @@ LEVELS: Mapping[str, int] = {
 
 MASK = "[masked]"
 MAX_TEXT_CHARACTERS = 2048
+SHORTEST_SECRET_CHARACTERS = 4
+"""A shorter one can be guessed, and masking it would make the log unreadable without hiding anything."""
 MAX_DEPTH = 5
 MAX_MEMBERS = 256
 
@@ -124,7 +126,7 @@ class Cleaner:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        given = {secret for secret in secrets if secret}
+        given = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET_CHARACTERS}
         spellings = given | {quote(secret, safe="") for secret in given}
         self._secrets = sorted(spellings, key=len, reverse=True)
         self._longest = max(map(len, self._secrets), default=0)

@@ -42,6 +42,12 @@ def clean(value: object) -> Any:
     return Cleaner([TOKEN])(None, "info", {"value": value})["value"]
 
 
+@pytest.mark.parametrize("secret", ["", "e", "abc"])
+def test_what_is_too_short_for_a_secret_is_not_masked(secret: str) -> None:
+    record = Cleaner([secret])(None, "info", {"event": "see abc", "header": f"Bearer {secret}"})
+    assert record == {"event": "see abc", "header": f"Bearer {MASK if secret else ''}"}
+
+
 def test_json_when_not_on_a_terminal() -> None:
     stream = io.StringIO()
     configure("info", "auto", stream)
