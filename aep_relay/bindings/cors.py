@@ -26,7 +26,11 @@ def allowed(service: Service, origin: str) -> bool:
 
 def headers(service: Service, request: Request) -> Headers:
     """Return the headers that let the page that asked read the answer."""
-    origin = request.get(b"origin")
+    return headers_for(service, request.get(b"origin"))
+
+
+def headers_for(service: Service, origin: bytes | None) -> Headers:
+    """Return the headers that let a page of ``origin`` read an answer; none where no page asked."""
     if origin is None:
         return []
     text = origin.decode("latin-1")

@@ -67,7 +67,7 @@ async def serve(service: Service, wire: Wire) -> None:
                 return
         await reader.close()
     except HttpRefusal as refusal:
-        await _refuse_unparsed(reader, refusal)
+        await _refuse_unparsed(service, reader, refusal)
     except BrokenWire:
         pass
     except Exception:
@@ -80,10 +80,10 @@ async def serve(service: Service, wire: Wire) -> None:
         wire.close()
 
 
-async def _refuse_unparsed(reader: HttpReader, refusal: HttpRefusal) -> None:
-    body = msgspec.json.encode({"error": refusal.code, "detail": refusal.detail})
+async def _refuse_unparsed(service: Service, reader: HttpReader, refusal: HttpRefusal) -> None:
+    headers = cors.headers_for(service, refusal.origin)
     try:
-        await reader.answer(response(refusal.http_status, body, keep_alive=False))
+        await reader.answer(response(refusal.http_status, http_body(refusal), headers, keep_alive=False))
         await reader.close()
     except BrokenWire:
         # Then nobody is left who could be told.
@@ -105,7 +105,7 @@ async def _serve_one(service: Service, wire: Wire, reader: HttpReader, request: 
     except HttpRefusal as refusal:
         # In mid-body: the answer needs the page's headers, and then the connection ends.
         status, headers = refusal.http_status, cors.headers(service, request)
-        body = msgspec.json.encode({"error": refusal.code, "detail": refusal.detail})
+        body = http_body(refusal)
     except ProtocolError as error:
         status, body, headers = _error(service, request, error)
     keep_alive = reader.keep_alive and not service.draining

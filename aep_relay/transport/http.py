@@ -153,7 +153,12 @@ class HttpReader:
         if not await self._head_begins():
             return None
         self._mid_message = True
-        request = parse_head(await self._head())
+        head = await self._head()
+        try:
+            request = parse_head(head)
+        except HttpRefusal as problem:
+            problem.head = head
+            raise
         self._mid_message = False
         self._persistent = request.keep_alive
         self._left_bytes = request.content_length or 0
@@ -253,10 +258,19 @@ class HttpReader:
         end = buffer.find(b"\r\n\r\n", at) + 4
         if end < 4:
             self._buffer, self._at = b"", 0
-            return await self._slow_head(bytearray(buffer[at:]))
+            partial = bytearray(buffer[at:])
+            try:
+                return await self._slow_head(partial)
+            except HttpRefusal as problem:
+                problem.head = bytes(partial)
+                raise
         head = buffer[at:end]
         if len(head) > self._limits.max_head_bytes:
-            self._refuse_long_head(head)
+            try:
+                self._refuse_long_head(head)
+            except HttpRefusal as problem:
+                problem.head = head
+                raise
         self._advance(end)
         return head
 

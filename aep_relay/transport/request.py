@@ -34,6 +34,7 @@ _REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") +([^ ]+) +HTTP/(\d+\.\d+)", re.
 _NEVER_IN_A_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
 _TOKEN_START = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z\r-]")
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE)
+_ORIGIN = re.compile(rb"\r\norigin:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::[0-9]{0,5})?")
 
 
@@ -46,6 +47,14 @@ class HttpRefusal(ProtocolError):
         super().__init__(detail)
         self.http_status = http_status
         self.code = code
+        self.head = b""
+        """As much as was received of the head, where it is the head that is refused."""
+
+    @property
+    def origin(self) -> bytes | None:
+        """The Origin that stands in ``head``, once, as far as can be told: a page can read no answer without it."""
+        found = _ORIGIN.findall(self.head)
+        return found[0].strip(b" \t") if len(found) == 1 else None
 
 
 class Request:

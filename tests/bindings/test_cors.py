@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
+import trio
 
 from aep_relay.hub.limits import Limits
-from tests.bindings.served import BEARER, JSON, TOKEN, Answer, Served, event, serving
+from tests.bindings.served import BEARER, JSON, TOKEN, Answer, Served, event, serving, settle, take_answer
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
 
 PAGE = "https://page.example"
 FROM_PAGE = {"Origin": PAGE}
@@ -62,6 +68,64 @@ async def test_every_answer_can_be_read_by_pages_that_may(origins: tuple[str, ..
     async with serving(Limits(max_body_bytes=1024), token=TOKEN, origins=origins) as relay:
         for name, answer in (await answers(relay)).items():
             assert readable(answer) is may_read, name
+
+
+ORIGIN = f"Origin: {PAGE}\r\n"
+MANY = "X:\r\n" * 201
+UNSERVED = {
+    "400 a folded line": f"GET /stream HTTP/1.1\r\nHost: x\r\n{ORIGIN}X: 1\r\n 2\r\n\r\n",
+    "400 no Host": f"GET /stream HTTP/1.1\r\noRIGIN:\t{PAGE} \r\n\r\n",
+    "400 two lengths": f"POST /events HTTP/1.1\r\nHost: x\r\n{ORIGIN}Content-Length: 1\r\nContent-Length: 1\r\n\r\n",
+    "400 a control character, in a part of a head": f"GET / HTTP/1.1\r\n{ORIGIN}X: \0",
+    "400 the end of a part of a head": f"GET / HTTP/1.1\r\n{ORIGIN}X: ",
+    "417": f"POST /events HTTP/1.1\r\nHost: x\r\n{ORIGIN}Expect: more\r\n\r\n",
+    "431 a whole head": f"GET / HTTP/1.1\r\nHost: x\r\n{ORIGIN}X: {'x' * 2000}\r\n\r\n",
+    "431 a part of a head": f"GET / HTTP/1.1\r\nHost: x\r\n{ORIGIN}X: {'x' * 2000}",
+    "431 fields": f"GET / HTTP/1.1\r\nHost: x\r\n{ORIGIN}{MANY}\r\n",
+    "501": f"CONNECT /events HTTP/1.1\r\nHost: x\r\n{ORIGIN}\r\n",
+    "505": f"GET /events HTTP/2.0\r\nHost: x\r\n{ORIGIN}\r\n",
+}
+
+
+async def unserved(relay: Served, text: str) -> Answer:
+    wire = relay.connect()
+    wire.feed(text.encode())
+    wire.feed_end()
+    await settle()
+    return take_answer(wire.take_sent())[0]
+
+
+@pytest.mark.parametrize(
+    ("origins", "may_read"), [((), True), ((PAGE,), True), (("https://other.example",), False)]
+)
+async def test_what_is_not_even_served_can_be_read_by_pages_that_may(
+    origins: tuple[str, ...], may_read: bool
+) -> None:
+    async with serving(Limits(max_head_bytes=1024), token=TOKEN, origins=origins) as relay:
+        for name, text in UNSERVED.items():
+            answer = await unserved(relay, text)
+            assert answer.status == int(name[:3]), name
+            assert set(answer.json) == {"error", "detail"}, name
+            assert readable(answer) is may_read, name
+
+
+async def test_a_head_that_takes_too_long_is_refused_readably(autojump_clock: MockClock) -> None:
+    async with serving(token=TOKEN) as relay:
+        wire = relay.connect()
+        wire.feed(f"GET / HTTP/1.1\r\n{ORIGIN}".encode())
+        await trio.sleep(60)
+        answer, _ = take_answer(wire.take_sent())
+        assert (answer.status, readable(answer)) == (408, True)
+
+
+@pytest.mark.parametrize(
+    "origin", [f"{ORIGIN}{ORIGIN}", "Origin: x\x80\r\n", "X-Origin: x\r\n", f"X: 1 {ORIGIN}"]
+)
+async def test_an_origin_that_can_not_be_told_lets_nobody_read(origin: str) -> None:
+    async with serving(token=TOKEN) as relay:
+        answer = await unserved(relay, f"GET / HTTP/1.1\r\n{origin}X: 1\r\n 2\r\n\r\n")
+        assert answer.status == 400
+        assert "access-control-allow-origin" not in answer.headers
 
 
 async def test_who_comes_from_no_page_gets_no_such_headers() -> None:
