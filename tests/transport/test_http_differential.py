@@ -105,9 +105,14 @@ def normal(readings: list[Reading]) -> list[Reading]:
 @given(mutated())
 def test_both_read_the_same(data: bytes) -> None:
     here = trio.run(read_here, data)
-    # Empty lines before a request, which RFC 9112 §2.2 lets a server ignore, h11 does not.
-    if b"\r\n\r\n\r\n" not in data and not data.startswith(b"\r\n"):
-        assert normal(read_there(data, len(here))) == normal(here)
+    try:
+        there = read_there(data, len(here))
+    except h11.RemoteProtocolError as error:
+        # Empty lines before a request, behind a body too, which RFC 9112 §2.2 lets a server ignore, h11 does not.
+        if str(error) == "no request line received":
+            return
+        raise
+    assert normal(there) == normal(here)
 
 
 def test_the_requests_themselves_are_read_whole() -> None:
