@@ -155,13 +155,14 @@ def _listening(service: Service, listeners: Sequence[socket.socket]) -> list[tup
     descriptors = process.raise_descriptor_limit()
     addresses = [sock.getsockname() for sock in listeners]
     service.addresses = addresses
-    log.info(
-        "listening",
-        version=__version__,
-        addresses=[_text(address) for address in addresses],
-        needs_token=not service.authority.open,
-        descriptors=descriptors,
-    )
+    if addresses:
+        log.info(
+            "listening",
+            version=__version__,
+            addresses=[_text(address) for address in addresses],
+            needs_token=not service.authority.open,
+            descriptors=descriptors,
+        )
     return addresses
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from aep_relay.cli import fail
+from aep_relay.cli.support import exits
 from aep_relay.config import ConfigError, load
 
 
@@ -46,5 +47,7 @@ def command(file: Path | None, host: str | None, port: int | None, token_file: s
     except ConfigError as error:
         fail(error)
     except OSError as error:
-        fail(f"cannot listen: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}")
+        exits.cannot_listen(
+            error, "end what listens there, or choose another place: --port, AEP_PORT or [listen]"
+        )
     sys.exit(code)

@@ -24,7 +24,9 @@ def test_an_address_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with installed(tmp_path, arguments=["--port", str(port)]) as relay:
             assert relay.end() == 2
-            assert relay.lines == [f"aep-relay: cannot listen: Address already in use (127.0.0.1:{port})\n"]
+            problem, advice = relay.lines
+            assert problem == f"aep-relay: cannot listen: Address already in use (127.0.0.1:{port})\n"
+            assert "--port" in advice
 
 
 def test_an_address_of_another_machine_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

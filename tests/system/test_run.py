@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -133,22 +134,29 @@ def test_it_says_the_end_itself(tmp_path: Path) -> None:
     assert running.archived() == [("session.ended", "", 0)]
 
 
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "aep_relay", "run", *arguments], capture_output=True, text=True, timeout=30
+    )
+
+
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     config = tmp_path / "relay.toml"
     config.write_text(QUIET + "[listen]\nport = 0\n")
-    call = [
-        sys.executable,
-        "-m",
-        "aep_relay",
-        "run",
-        "--config",
-        str(config),
-        "--",
-        str(tmp_path / "nothing"),
-    ]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=30)
+    done = call("--config", str(config), "--", str(tmp_path / "nothing"))
     assert done.returncode == 127
     assert "process cannot be started" in done.stderr
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done = call("--port", str(port), "--", "true")
+    assert done.returncode == 2
+    problem, advice = done.stderr.splitlines()
+    assert problem == f"aep-relay: cannot listen: Address already in use (127.0.0.1:{port})"
+    assert "--port 0" in advice
+    assert "--relay" in advice
 
 
 COMMAND = {

@@ -91,7 +91,9 @@ def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with installed(tmp_path, arguments=[], AEP_PORT=str(port)) as relay:
             assert relay.end() == 2
-            assert relay.lines == [f"aep-relay: cannot listen: Address already in use (127.0.0.1:{port})\n"]
+            problem, advice = relay.lines
+            assert problem == f"aep-relay: cannot listen: Address already in use (127.0.0.1:{port})\n"
+            assert "--port" in advice
 
 
 def test_two_relays_do_not_share_a_port(run: Run, tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ class Bridge:
     async def _serve(self, service: Service, socket: Socket) -> None:
         if self._subscribe is not None:
             await socket.subscribe(self._subscribe, self._from, self._capture)
+        log.info("connected", relay=self._target.url)
         # A claim ends with its connection: an Event that was sent before renews it, and is no news to anybody.
         for event in list(self._last.values()):
             if event.key in self._sent:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from aep_relay.cli import fail
+from aep_relay.cli.support import exits
 from aep_relay.config import Config, ConfigError, load
 
 if TYPE_CHECKING:
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from aep_relay.client.target import Target
     from aep_relay.daemon import Companion
 
+_TAKEN = (
+    "--port 0 takes a free port; --relay URL makes this a client of the relay that runs there, if one does"
+)
+
 
 def resolved(relay: str | None, token_file: str | None, host: str | None, port: int | None) -> Target | None:
     """Return the relay that --relay names, None without it; ends the process if it makes no sense."""
-    from aep_relay.cli.support import exits
     from aep_relay.client.errors import Misused
     from aep_relay.client.target import resolve
 
@@ -77,7 +81,7 @@ def run_embedded(config: Config, companion: Companion, level: str, secrets: Sequ
     except ConfigError as error:
         fail(error)
     except OSError as error:
-        fail(f"cannot listen: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}")
+        exits.cannot_listen(error, _TAKEN)
     # A thread that still waits for a pipe must not keep the process.
     sys.stderr.flush()
     os._exit(code)

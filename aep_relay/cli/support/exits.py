@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -53,6 +54,16 @@ def end(code: int, message: str, advice: str | None = None) -> NoReturn:
     if advice:
         click.echo(f"  what next: {shown(advice)}", err=True)
     raise SystemExit(code)
+
+
+def cannot_listen(error: OSError, advice: str) -> NoReturn:
+    """End the process because ``error`` keeps it from listening; ``advice`` is for an address that is taken."""
+    where = f" ({error.filename})" if error.filename else ""
+    end(
+        USAGE,
+        f"cannot listen: {error.strerror or error}{where}",
+        advice if error.errno == errno.EADDRINUSE else None,
+    )
 
 
 def ending(function: Callable[P, None]) -> Callable[P, None]:
