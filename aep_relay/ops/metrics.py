@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -108,6 +109,7 @@ class RelayCollector(Collector):
         yield _gauge("uptime_seconds", "Time since the relay's start", uptime_seconds(observer.service))
         yield _gauge("ready", "Whether the relay is ready for traffic", int(health.is_ready(observer)))
         yield _gauge("draining", "Whether the relay is shutting down", int(observer.service.draining))
+        yield _gauge("tasks", "Tasks of the event loop", trio.lowlevel.current_statistics().tasks_living)
         yield _gauge(
             "event_loop_late_seconds_max",
             "How late the event loop was at worst in the last ten seconds",

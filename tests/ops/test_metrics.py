@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from aep_relay.ops.metrics import MAX_LABELS, Exposition
@@ -36,6 +37,7 @@ async def test_what_the_hub_counted_is_what_is_shown() -> None:
     assert found["aep_relay_buffered_sessions"] == 1
     assert found["aep_relay_buffered_events"] == 2
     assert found["aep_relay_ready"] == 1
+    assert found["aep_relay_tasks"] == trio.lowlevel.current_statistics().tasks_living
 
 
 async def test_the_histogram_is_cumulative() -> None:
