@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import aep_relay
-from aep_relay.bindings import auth
+from aep_relay.bindings import auth, chained
 
 PACKAGE = Path(aep_relay.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ OF_HELLO = {"hello-required", "version-unsupported"}
 
 
 def reasons() -> set[str]:
-    found = {auth.REMOVED, auth.CHANGED, auth.EXPIRED, auth.REQUIRED} | OF_HELLO
+    found = {auth.REMOVED, auth.CHANGED, auth.EXPIRED, auth.REQUIRED, chained.LOOP} | OF_HELLO
     for part in ("hub", "bindings"):
         for path in (PACKAGE / part).glob("*.py"):
             text = path.read_text(encoding="utf-8")
