@@ -1,8 +1,8 @@
 """``/socket``: Events, commands and frames over WebSocket (AEP-0003 §3.5, §4, §6.5).
 
-Incoming frames are read by ``websockets``' sans-I/O core; outgoing frames are the hub's. What arrives is handled
-frame by frame: an error is answered in-band and the connection survives, but for what RFC 6455 or the hello rule make
-final.
+Incoming frames are read by ``transport.incoming``, over ``websockets``' sans-I/O core; outgoing frames are the hub's.
+What arrives is handled frame by frame: an error is answered in-band and the connection survives, but for what RFC 6455
+or the hello rule make final.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from aep_relay.protocol.errors import frame as error_frame
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.hello import answer, parse_hello
+from aep_relay.transport.incoming import Incoming
 from aep_relay.transport.wire import BrokenWire, Interrupted
 
 if TYPE_CHECKING:
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
     from aep_relay.protocol.hello import Hello
     from aep_relay.transport.http import Request
     from aep_relay.transport.wire import Wire
-
-FEED_BYTES = 8 * 1024
-"""So much is parsed at once: of the smallest frames, that is some milliseconds' worth."""
 
 _CLOSE = b"\x88"
 _PONG = 0x8A
@@ -66,6 +64,7 @@ class Socket(Connection):
         "_chained",
         "_close",
         "_hurried",
+        "_incoming",
         "_parts",
         "_pause",
         "_pause_seconds",
@@ -77,6 +76,7 @@ class Socket(Connection):
     def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, protocol: ServerProtocol) -> None:
         super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
         self.protocol = protocol
+        self._incoming = Incoming(protocol)
         self.hello: Hello | None = None
         self._chained: Chained | None = None
         self._parts: bytearray | None = None
@@ -137,28 +137,29 @@ class Socket(Connection):
     async def _feed(self, data: bytes) -> None:
         protocol, service = self.protocol, self.service
         turn = Turn()
-        for start in range(0, len(data), FEED_BYTES):
-            protocol.receive_data(data[start : start + FEED_BYTES] if len(data) > FEED_BYTES else data)
-            for event in protocol.events_received():
-                if self.close_reason is not None:
-                    break
-                self._frame(event)  # type: ignore[arg-type]  # the handshake is over: only frames come
-                if service.relay.crowded:
-                    await service.flush()
-                if self._pause_seconds:
-                    await self._keep_to_rate()
-                if turn.over:
-                    # However small the frames, and whatever each of them asks for.
-                    await service.flush()
-                    await turn.pass_on()
-            self._reply()
-            self._keep_close()
-            if protocol.parser_exc is not None and self.close_reason is None:
-                code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
-                self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
-            await service.flush()
-            if self.close_reason is not None or protocol.close_rcvd is not None:
-                return
+        for message in self._incoming.feed(data):
+            if self.close_reason is not None:
+                break
+            if isinstance(message, bytes):
+                if self._pongs:
+                    self._reply()
+                self._text(message)
+            else:
+                self._frame(message)
+            if service.relay.crowded:
+                await service.flush()
+            if self._pause_seconds:
+                await self._keep_to_rate()
+            if turn.over:
+                # However small the frames, and whatever each of them asks for.
+                await service.flush()
+                await turn.pass_on()
+        self._reply()
+        self._keep_close()
+        if protocol.parser_exc is not None and self.close_reason is None:
+            code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
+            self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
+        await service.flush()
 
     def _reply(self) -> None:
         """Send the pongs that RFC 6455 owes the peer, ahead of the answers to what came behind its pings."""
