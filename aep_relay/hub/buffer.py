@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 START: Position = (-1, -1)
 """The key of riders in a session that had no entry yet: before every position."""
 
-ITEM_OVERHEAD_BYTES = 512
-"""Charged for each held Event on top of its bytes: the objects that describe it."""
-
 
 class Lost(NamedTuple):
     """What a buffer no longer holds."""
@@ -71,10 +68,10 @@ class SessionBuffer:
         "_arrival",
         "_evicted_last",
         "_head",
-        "_ids",
         "_items",
         "_keys",
         "_trimmed",
+        "held",
         "lost",
         "session",
         "size_bytes",
@@ -87,23 +84,23 @@ class SessionBuffer:
         self._keys: list[Position] = []
         self._items: list[Event] = []
         self._head = 0
-        self._ids: dict[tuple[str, str], int] = {}
-        """By ``(source, id)``, the number of its admission: items of one key stand in this order."""
+        self.held: dict[tuple[str, str], int] = {}
+        """What is held, by ``(source, id)``: the number of its admission. Items of one key stand in this order."""
         self._admitted = 0
         self._arrival = START
         self._evicted_last: tuple[str, str] | None = None
         self._trimmed = False
 
     def __len__(self) -> int:
-        return len(self._items) - self._head
+        return len(self.held)
 
     def admit(self, event: Event) -> Position | None:
         """Insert ``event`` and return the key it stands at, or None when it is not admitted.
 
         Not admitted are an Event whose ``(source, id)`` is held and one at or below the eviction mark.
         """
-        identity = event.key
-        if identity in self._ids:
+        identity, held = event.key, self.held
+        if identity in held:
             return None
         keys = self._keys
         position = event.position
@@ -120,9 +117,8 @@ class SessionBuffer:
             at = bisect_right(keys, position, self._head)
             keys.insert(at, position)
             self._items.insert(at, event)
-        self._admitted += 1
-        self._ids[identity] = self._admitted
-        self.size_bytes += charge(event)
+        held[identity] = self._admitted = self._admitted + 1
+        self.size_bytes += event.held_bytes
         return position
 
     def _rider_key(self) -> Position:
@@ -136,7 +132,7 @@ class SessionBuffer:
 
     def holds(self, identity: tuple[str, str]) -> bool:
         """Say whether an Event of this ``(source, id)`` is held."""
-        return identity in self._ids
+        return identity in self.held
 
     def evict_oldest(self) -> list[Event]:
         """Evict the oldest entry with its riders and return what went.
@@ -173,12 +169,12 @@ class SessionBuffer:
         return gone
 
     def _forget(self, start: int, end: int) -> list[Event]:
-        items = self._items
+        items, held = self._items, self.held
         gone = items[start:end]
         for event in gone:
-            self._ids.pop(event.key, None)
-            self.size_bytes -= charge(event)
-        self._evicted_last = items[end - 1].key
+            del held[event.key]
+            self.size_bytes -= event.held_bytes
+        self._evicted_last = gone[-1].key
         if start != self._head:
             del items[start:end]
             del self._keys[start:end]
@@ -189,9 +185,7 @@ class SessionBuffer:
             self._head = 0
             return gone
         # The front moves by an index, with the list cut now and then: constant cost for each eviction.
-        placeholder = items[-1]
-        for index in range(start, end):
-            items[index] = placeholder
+        items[start:end] = items[-1:] * len(gone)
         self._head = end
         if end >= 64 and end * 2 >= len(items):
             del items[:end]
@@ -273,7 +267,7 @@ class SessionBuffer:
 
     def _held_at(self, identity: tuple[str, str], key: Position) -> int:
         """Return the index of the item of this ``(source, id)`` that stands at ``key``, -1 when there is none."""
-        keys, items, ids = self._keys, self._items, self._ids
+        keys, items, ids = self._keys, self._items, self.held
         number = ids.get(identity)
         if number is None:
             return -1
@@ -334,11 +328,7 @@ class SessionBuffer:
 
 def charge(event: Event) -> int:
     """Return how many bytes holding ``event`` counts for: about what it takes, its down-leveled texts not counted."""
-    raw = event.raw
-    if event.extensions is None and raw.isascii() and b"\\u" not in raw:
-        # No string of it can take more memory than it takes room in the text.
-        return len(raw) + ITEM_OVERHEAD_BYTES
-    return event.own_bytes
+    return event.held_bytes
 
 
 def after_lost(lost: Lost | None) -> Position:

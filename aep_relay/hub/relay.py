@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 SLOW_CONSUMER = "slow-consumer"
 
+# Each look at a member of an enumeration takes 0.1 µs, and every Event asks.
+_AGENT, _COMMAND, _SESSION = Shape.AGENT, Shape.COMMAND, Shape.SESSION
+
 
 class Relay:
     """State and rules of one relay; see the module's docstring for its invariants."""
@@ -181,10 +184,15 @@ class Relay:
         Returns why it was refused, None when it was accepted. The caller flushes when its input is used up.
         """
         shape = event.shape
-        if shape is Shape.COMMAND:
+        if shape is _COMMAND:
             return self._route(event, peer)
         if peer is not None:
-            if shape is Shape.SESSION and peer.role != "consumer":
+            claims = peer.claims
+            if (
+                shape is _SESSION
+                and peer.role != "consumer"
+                and (claims is None or event.session not in claims)
+            ):
                 refusal = self.claim(event.session, peer)
                 if refusal is not None:
                     return refusal
@@ -198,7 +206,7 @@ class Relay:
         stats.received_events += 1
         stats.received_bytes += len(event.raw)
         key = None
-        if event.shape is not Shape.AGENT:
+        if event.shape is not _AGENT:
             key = self.store.admit(event)
             if key is None:
                 stats.redelivered_events += 1

@@ -71,18 +71,18 @@ class Store:
             buffer = self._sessions.get(session)
             if buffer is None:
                 buffer = SessionBuffer(session, self._gone.get(_short(session)))
-        before = buffer.size_bytes
         key = buffer.admit(event)
         if key is None:
             return None
         if buffer is not self._last:
             self._written(buffer)
-        self.size_bytes += buffer.size_bytes - before
+        self.size_bytes += event.held_bytes
         self.events += 1
+        limits = self.limits
         if (
-            len(buffer) > self.limits.buffer_events
-            or buffer.size_bytes > self.limits.max_session_bytes
-            or self.size_bytes > self.limits.max_buffer_bytes
+            len(buffer.held) > limits.buffer_events
+            or buffer.size_bytes > limits.max_session_bytes
+            or self.size_bytes > limits.max_buffer_bytes
         ):
             self._enforce(buffer)
         return key
@@ -103,9 +103,9 @@ class Store:
 
     def _enforce(self, buffer: SessionBuffer) -> None:
         limits = self.limits
-        while len(buffer) > limits.buffer_events or buffer.size_bytes > limits.max_session_bytes:
+        while len(buffer.held) > limits.buffer_events or buffer.size_bytes > limits.max_session_bytes:
             self._evict(buffer)
-        if not len(buffer):
+        if not buffer.held:
             self._drop(buffer)
         while self.size_bytes > limits.max_buffer_bytes and self._sessions:
             oldest = next(iter(self._sessions.values()))

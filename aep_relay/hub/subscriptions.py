@@ -128,7 +128,9 @@ class Index:
 
     def matching(self, event: Event) -> list[Group]:
         """Return every group whose filter matches ``event``, each once."""
-        found = [group for group, matcher in self._scanned.items() if matcher is None or matcher(event)]
+        found: list[Group] = []
+        if self._scanned:
+            found += [group for group, matcher in self._scanned.items() if matcher is None or matcher(event)]
         if self._by_session:
             slots = self._by_session.get(event.session)  # type: ignore[arg-type]  # no key is None
             if slots:

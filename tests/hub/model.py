@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.buffer import ITEM_OVERHEAD_BYTES
+from aep_relay.protocol.event import HELD_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ class NaiveStore:
 
 
 def size_bytes(items: list[Item]) -> int:
-    return sum(len(item.event.raw) + ITEM_OVERHEAD_BYTES for item in items)
+    return sum(len(item.event.raw) + HELD_OVERHEAD_BYTES for item in items)
 
 
 def follows(item: Item, position: Position) -> bool:

@@ -9,13 +9,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from aep_relay.hub.buffer import ITEM_OVERHEAD_BYTES
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.store import Store
+from aep_relay.protocol.event import HELD_OVERHEAD_BYTES
 from tests.hub.build import event
 from tests.hub.model import NaiveStore, size_bytes
 
-ITEM_BYTES = len(event("e00", 10).raw) + ITEM_OVERHEAD_BYTES
+ITEM_BYTES = len(event("e00", 10).raw) + HELD_OVERHEAD_BYTES
 """What one of the Events below is charged."""
 
 

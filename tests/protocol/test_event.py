@@ -247,16 +247,16 @@ def test_what_repeats_is_kept_within_bounds() -> None:
         assert max(map(len, cache)) <= 256
 
 
-def test_own_bytes_count_what_raw_does_not_show() -> None:
+def test_held_bytes_count_what_raw_does_not_show() -> None:
     plain = decode(text(BASE))
-    assert plain.own_bytes > len(plain.raw) + 500
+    assert plain.held_bytes > len(plain.raw) + 500
     many = decode(text(MINIMAL, **{f"x{n}": 1 for n in range(1000)}))
-    assert many.own_bytes > 8 * len(many.raw)
+    assert many.held_bytes > 8 * len(many.raw)
     wide = decode(text(MINIMAL, subject="a" * 1000 + "\U0001f600"))
-    assert wide.own_bytes > 5 * 1000
-    before = plain.own_bytes
+    assert wide.held_bytes > 5 * 1000
+    before = plain.held_bytes
     plain.variants = {1: b"x" * 10_000}
-    assert plain.own_bytes == before
+    assert plain.held_bytes == before
 
 
 def extended(count: int, name: str = "x{}", value: str = "1") -> bytes:
