@@ -208,5 +208,11 @@ async def _give_away(service: Service, wire: Wire, reader: HttpReader, request: 
         raise Status(403, "unauthorized", "this token may neither emit nor consume nor command")
     holder.check_room()
     with service.forwarded.room(wire.peer_name, service.limits.max_address_connections):
-        await websocket.serve(service, wire, request, reader.take_rest(), holder)
+        rest = reader.take_rest()
+        try:
+            await websocket.serve(service, wire, request, rest, holder)
+        except ProtocolError:
+            # What follows a handshake that failed is the next request.
+            reader.put_back(rest)
+            raise
     return False

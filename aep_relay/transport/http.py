@@ -215,6 +215,10 @@ class HttpReader:
         self._advance(len(self._buffer))
         return rest
 
+    def put_back(self, rest: bytes) -> None:
+        """Read on with ``rest``, which ``take_rest`` has returned, since nobody else came to read it."""
+        self._buffer, self._at = rest, 0
+
     async def _receive(self, max_bytes: int = RECEIVE_BYTES) -> bytes:
         if trio.current_time() >= self.deadline:
             # Whoever sends without a pause is never found waiting by the timer.

@@ -302,3 +302,26 @@ async def test_a_defect_ends_one_connection_and_no_more(monkeypatch: pytest.Monk
         await settle()
         assert parse_head(kept.take_sent().partition(b"\r\n\r\n")[0])[0] == 202
         assert stream.events() == [event(2)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 426),
+        ({"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}, 400),
+        ({"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "12"}, 426),
+    ],
+)
+async def test_what_follows_a_failed_handshake_is_the_next_request(
+    headers: dict[str, str], status: int
+) -> None:
+    async with serving() as relay:
+        wire = relay.connect()
+        following = request("POST", "/events", event(), JSON)
+        wire.feed(request("GET", "/socket", None, headers) + following[:30])
+        await settle()
+        wire.feed(following[30:])
+        await settle()
+        refused, rest = take_answer(wire.take_sent())
+        taken, rest = take_answer(rest)
+        assert (refused.status, taken.status, rest) == (status, 202, b"")
