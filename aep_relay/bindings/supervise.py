@@ -161,25 +161,16 @@ class Supervisor:
             log.error("process cannot be started", command=task.command[0], error=error.strerror)
             return 127 if isinstance(error, FileNotFoundError) else 126
         self._process = process
-        began = trio.current_time()
         intake = Intake(self._mapper, service.limits.max_event_bytes)
         supervised = Supervised(intake, task.session, task.agent, self._mapper.epoch, self._refused)
-        stdin, stdout, stderr = _streams(process)
+        streams = stdin, stdout, stderr = _streams(process)
         pipe = Pipe(service.relay, "run", stdin.send_all)
-        reader = LineReader(service.limits.max_event_bytes)
+        began = trio.current_time()
         try:
             self._introduce(service, pipe, process.pid, supervised)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, pipe, process)
-                async with trio.open_nursery() as reading:
-                    reading.start_soon(self._read, service, pipe, stdout, supervised, reader)
-                    reading.start_soon(self._pass_through, stderr)
-                    await process.wait()
-                    reading.cancel_scope.deadline = trio.current_time() + EOF_SECONDS
-                # A last line needs no newline, nor that nobody holds the pipe open any more.
-                for line in reader.place_rest():
-                    self._take(service, pipe, supervised, line)
-                code = process.returncode or 0
+                code = await self._listen(service, pipe, process, (stdout, stderr), supervised)
                 ended = supervised.ended(code, trio.current_time() - began, self._stamp())
                 if ended is not None:
                     service.relay.ingest(ended, pipe.peer if pipe.reason is None else None)
@@ -189,9 +180,30 @@ class Supervisor:
         finally:
             pipe.detach()
             with trio.CancelScope(shield=True):
-                for stream in (stdin, stdout, stderr):
+                for stream in streams:
                     await trio.aclose_forcefully(stream)
         return code
+
+    async def _listen(
+        self,
+        service: Service,
+        pipe: Pipe,
+        process: trio.Process,
+        outputs: tuple[ReceiveStream, ReceiveStream],
+        supervised: Supervised,
+    ) -> int:
+        """Take in what ``process`` says until it has ended; return its exit code, negative for a signal."""
+        stdout, stderr = outputs
+        reader = LineReader(service.limits.max_event_bytes)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read, service, pipe, stdout, supervised, reader)
+            nursery.start_soon(self._pass_through, stderr)
+            await process.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + EOF_SECONDS
+        # A last line needs no newline, nor that nobody holds the pipe open any more.
+        for line in reader.place_rest():
+            self._take(service, pipe, supervised, line)
+        return process.returncode or 0
 
     def _tell_the_end(self, code: int, intake: Intake) -> None:
         self._report_rest()

@@ -77,8 +77,7 @@ def command(
     target = common.target()
     exits.run(lambda: replay.emit(file, target, timeout))
     if output.json:
-        output.document(
-            {"accepted": replay.emitted, "commands": replay.commands, "sessions": rewriter.sessions}
-        )
+        counts = {"accepted": replay.emitted, "commands": replay.commands}
+        output.document({**counts, "sessions": rewriter.sessions})
     else:
         output.line(replay.told())

@@ -44,16 +44,8 @@ def command(
       aep-relay respond s-1 6f9c --value name=billing --value regions=eu --value regions=us
     """
     from aep_relay.cli.support import questions
-    from aep_relay.client.errors import Refused
 
-    target = sending.common.target()
-    try:
-        asked = questions.find(target, session)
-    except Refused:
-        # A token that may command may still not read; then the question has to be named.
-        if question is None:
-            raise
-        asked = []
+    asked = _asked(sending, session, question)
     if option is None and text is None and not values:
         _show(sending, session, [each for each in asked if each.is_open])
         return
@@ -70,6 +62,20 @@ def command(
         capture="full" if questions.is_wordy(answer) else "metadata",
         data={"answer": answer},
     )
+
+
+def _asked(sending: Sending, session: str, question: str | None) -> list[Question]:
+    """Return what the agent of ``session`` has asked, as far as it may be known."""
+    from aep_relay.cli.support import questions
+    from aep_relay.client.errors import Refused
+
+    try:
+        return questions.find(sending.common.target(), session)
+    except Refused:
+        # A token that may command may still not read; then the question has to be named.
+        if question is None:
+            raise
+        return []
 
 
 def _show(sending: Sending, session: str, asked: list[Question]) -> None:

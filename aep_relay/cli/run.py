@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aep_relay.cli.support.embedding import configured, epoch_seed, resolved, run_embedded
+from aep_relay.cli.support.embedding import (
+    Place,
+    dialect_of,
+    dialect_option,
+    epoch_seed,
+    place_options,
+    run_embedded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,24 +27,12 @@ if TYPE_CHECKING:
 @click.option(
     "--accepts", metavar="TYPE", multiple=True, help="A type of command that it takes (repeatable)."
 )
-@click.option("--dialect", type=click.Choice(["auto", "aep", "stdio"]), default="auto", show_default=True,
-              help="What its input speaks; auto: what it speaks itself.")  # fmt: skip
+@dialect_option("What its input speaks; auto: what it speaks itself.")
 @click.option("--restart", is_flag=True, help="Start it again when it fails, after a wait that grows.")
-@click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="TOML file to read.")
-@click.option("--host", metavar="HOST", help="Address or name of the data port (AEP_HOST).")
-@click.option("--port", metavar="PORT", type=int, help="TCP port of the data port (AEP_PORT).")
-@click.option(
-    "--relay",
-    metavar="URL",
-    help="Be a client of this relay instead: http, https, ws or wss URL, or unix:PATH.",
-)
-@click.option(
-    "--token-file", metavar="FILE", type=click.Path(), help="Its token.  [else the token in AEP_TOKEN]"
-)
+@place_options
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    agent: str | None, session: str | None, accepts: Sequence[str], dialect: str, restart: bool,
-    file: Path | None, host: str | None, port: int | None, relay: str | None, token_file: str | None,
+    place: Place, agent: str | None, session: str | None, accepts: Sequence[str], dialect: str, restart: bool,
     words: Sequence[str],
 ) -> None:  # fmt: skip
     """Run COMMAND with a relay around it: Events on its output go in, commands to its session go to its input.
@@ -54,16 +49,15 @@ def command(
     from aep_relay.bindings.supervise import Supervisor, Task
     from aep_relay.config.capturing import adapter
     from aep_relay.protocol.dialect import DialectMapper
-    from aep_relay.protocol.stdio import Dialect
 
-    target = resolved(relay, token_file, host, port)
-    config = configured(file, host, port, listens=target is None)
+    target = place.target()
+    config = place.config(listens=target is None)
     task = Task(
         words,
         agent or Path(words[0]).name or "agent",
         session or f"run-{secrets.token_hex(6)}",
         frozenset(accepts),
-        {"auto": None, "aep": Dialect.AEP, "stdio": Dialect.STDIO}[dialect],
+        dialect_of(dialect),
         restart,
     )
     mapper = DialectMapper(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from aep_relay.cli.support.embedding import configured, epoch_seed, resolved, run_embedded
+from aep_relay.cli.support.embedding import (
+    Place,
+    dialect_of,
+    dialect_option,
+    epoch_seed,
+    place_options,
+    run_embedded,
+)
 from aep_relay.protocol.registry import CAPTURE_RANK, CAPTURES
 
 if TYPE_CHECKING:
@@ -25,25 +31,13 @@ if TYPE_CHECKING:
 )
 @click.option("--capture", type=click.Choice(CAPTURES), help="The most content that goes to standard output.")
 @click.option("--from", "from_json", metavar="JSON", help='Replay first: positions to resume from, or "all".')
-@click.option("--dialect", type=click.Choice(["auto", "aep", "stdio"]), default="auto", show_default=True,
-              help="What standard output speaks; auto: what the other side does.")  # fmt: skip
+@dialect_option("What standard output speaks; auto: what the other side does.")
 @click.option("--agent", metavar="NAME", help="Who emits lines of the stdio dialect.  [else whom they name]")
 @click.option("--accepts", metavar="TYPE", multiple=True, help="A type of command that the other side takes.")
-@click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="TOML file to read.")
-@click.option("--host", metavar="HOST", help="Serve the data port there as well.")
-@click.option("--port", metavar="PORT", type=int, help="Serve the data port there as well.")
-@click.option(
-    "--relay",
-    metavar="URL",
-    help="Be a client of this relay instead: http, https, ws or wss URL, or unix:PATH.",
-)
-@click.option(
-    "--token-file", metavar="FILE", type=click.Path(), help="Its token.  [else the token in AEP_TOKEN]"
-)
+@place_options
 def command(
-    filter_json: str, capture: str | None, from_json: str | None, dialect: str, agent: str | None,
-    accepts: Sequence[str], file: Path | None, host: str | None, port: int | None, relay: str | None,
-    token_file: str | None,
+    place: Place, filter_json: str, capture: str | None, from_json: str | None, dialect: str, agent: str | None,
+    accepts: Sequence[str],
 ) -> None:  # fmt: skip
     """Take in the Events on standard input, and write those that match to standard output, one a line.
 
@@ -58,14 +52,13 @@ def command(
     from aep_relay.config.capturing import adapter
     from aep_relay.protocol.dialect import DialectMapper
 
-    target = resolved(relay, token_file, host, port)
-    listens = target is None and (file is not None or host is not None or port is not None)
-    config = configured(file, host, port, listens=listens)
+    target = place.target()
+    config = place.config(listens=place.asks_for_a_port)
     # What is replayed comes from the relay that holds it.
     near_from = from_json if target is None else None
     wanted = _wanted(filter_json, capture, near_from, dialect, accepts)
     mapper = DialectMapper(agent=agent, epoch_seed=epoch_seed(), adapter=adapter(config.capture))
-    level = config.log.level if file is not None else "warning"
+    level = config.log.level if place.file is not None else "warning"
     process = StdioProcess(wanted, mapper)
     if target is None:
         run_embedded(config, process, level)
@@ -81,14 +74,13 @@ def _wanted(
     from aep_relay.protocol.errors import InvalidParameter
     from aep_relay.protocol.filters import parse_json
     from aep_relay.protocol.position import parse_from_json
-    from aep_relay.protocol.stdio import Dialect
 
     try:
         return Wanted(
             parse_json(filter_json),
             None if capture is None else CAPTURE_RANK[capture],
             None if from_json is None else parse_from_json(from_json),
-            {"auto": None, "aep": Dialect.AEP, "stdio": Dialect.STDIO}[dialect],
+            dialect_of(dialect),
             frozenset(accepts),
         )
     except InvalidParameter as error:

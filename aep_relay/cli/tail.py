@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -75,12 +75,8 @@ def command(
     follower.resuming = is_old
     if not is_old:
         _begin(follower, from_, no_follow=no_follow)
-    try:
+    with sink:
         exits.run(follower.replay if no_follow else follower.follow)
-    except _Enough:
-        pass
-    finally:
-        sink.save()
 
 
 class _Enough(Exception):
@@ -96,6 +92,13 @@ class _Tail:
         self._file = file
         self._left = count
         self._unsaved = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self.save()
+        return isinstance(error, _Enough)
 
     def event(self, event: Event) -> None:
         if self._left == 0:

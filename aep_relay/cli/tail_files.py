@@ -15,6 +15,8 @@ from aep_relay.protocol.registry import CAPTURES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aep_relay.cli.support.output import Output
+
 
 @click.command("tail-files", epilog=exits.EPILOG)
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
@@ -56,12 +58,15 @@ def command(
     try:
         exits.run(lambda: shipper.once(tail) if once else shipper.follow(tail))
     finally:
-        refused = reading.refused_lines + reading.skipped_lines
-        if output.json:
-            output.document({"accepted": shipper.accepted, "refused": refused})
-        else:
-            left_out = f", {refused} lines left out" if refused else ""
-            output.line(f"{shipper.accepted} Events accepted{left_out}")
-        output.flush()
-    if refused:
-        exits.end(exits.REFUSED, f"{refused} lines were left out")
+        left_out = reading.refused_lines + reading.skipped_lines
+        _tell(output, shipper.accepted, left_out)
+    if left_out:
+        exits.end(exits.REFUSED, f"{left_out} lines were left out")
+
+
+def _tell(output: Output, accepted: int, left_out: int) -> None:
+    if output.json:
+        output.document({"accepted": accepted, "refused": left_out})
+    else:
+        output.line(f"{accepted} Events accepted" + (f", {left_out} lines left out" if left_out else ""))
+    output.flush()

@@ -57,12 +57,15 @@ def command(common: Common, session: str, dag: bool, source: str | None, capture
         _show_dag(output, found)
     else:
         _show_list(output, found)
-    sources = {event.source for event in found if event.position is not None}
-    if len(sources) > 1 and not output.json:
+    if not output.json:
+        _tell_sources(output, {event.source for event in found if event.position is not None})
+
+
+def _tell_sources(output: Output, sources: set[str]) -> None:
+    if len(sources) > 1:
         output.flush()
-        exits.tell(
-            f"{len(sources)} sources share this session's name; --source keeps to one: {', '.join(sources)}"
-        )
+        names = ", ".join(sorted(sources))
+        exits.tell(f"{len(sources)} sources share this session's name; --source keeps to one: {names}")
 
 
 def _show_list(output: Output, events: list[Event]) -> None:

@@ -59,17 +59,7 @@ def command() -> None:
     "--events-per-second", type=float, metavar="N", help="Events it may emit, all its connections together."
 )
 @click.option("--max-connections", type=int, metavar="N", help="Streams and sockets it may hold at once.")
-def new(
-    name: str,
-    grants: tuple[str, ...],
-    agents: tuple[str, ...],
-    sessions: tuple[str, ...],
-    commands: tuple[str, ...],
-    capture: str | None,
-    expires: str | None,
-    events_per_second: float | None,
-    max_connections: int | None,
-) -> None:
+def new(name: str, grants: tuple[str, ...], expires: str | None, **narrowing: object) -> None:
     """Make a token called NAME and print it, followed by the lines of configuration that let it in.
 
     The token is shown this once: the lines hold its hash only. The relay knows it when the lines are in its
@@ -80,20 +70,13 @@ def new(
     aep-relay token new oncall --grant consume --grant control --commands 'control.*' --capture metadata
     """
     token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    settings: dict[str, object] = {
-        "name": name,
-        "sha256": hash_of(token),
-        "grants": list(dict.fromkeys(grants)),
-        "expires": None if expires is None else _instant(expires),
-        "agents": list(agents),
-        "sessions": list(sessions),
-        "commands": list(commands),
-        "capture": capture,
-        "events_per_second": events_per_second,
-        "max_connections": max_connections,
-    }
-    lines = "[[tokens]]\n" + "".join(
-        f"{key} = {_toml(value)}\n" for key, value in settings.items() if value is not None and value != []
+    lines = _table(
+        "tokens",
+        name=name,
+        sha256=hash_of(token),
+        grants=tuple(dict.fromkeys(grants)),
+        expires=None if expires is None else _instant(expires),
+        **narrowing,
     )
     try:
         read_token(tomllib.loads(lines)["tokens"][0], "token")
@@ -121,8 +104,14 @@ def _instant(text: str) -> datetime:
     return when
 
 
+def _table(array: str, **settings: object) -> str:
+    """Return the lines of a table in an array of tables, with what is set."""
+    given = {key: value for key, value in settings.items() if value not in (None, ())}
+    return f"[[{array}]]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in given.items())
+
+
 def _toml(value: object) -> str:
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")

@@ -118,6 +118,33 @@ def sending_options(function: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
+def plain_command(verb: str, purpose: str, asked: str) -> click.Command:
+    """Return the command that sends ``control.{verb}``, which says no more than whom it is for."""
+
+    @click.command(
+        verb,
+        short_help=purpose,
+        epilog=exits.EPILOG,
+        help=f"""Ask the agent of SESSION to {asked}.
+
+        What that means is the agent's matter: accepted says that it will, and its Events say what it does. See
+        `aep-relay send` for how a command is sent.
+
+        \b
+        Examples:
+          aep-relay {verb} s-1
+          aep-relay {verb} s-1 --window 2 --json
+        """,
+    )
+    @session_argument
+    @click.option("--run", metavar="NAME", help="The run it is about.")
+    @sending_options
+    def command(sending: Sending, session: str, run: str | None) -> None:
+        sending.send(f"control.{verb}", session, run=run)
+
+    return command
+
+
 _OPTIONS = (
     click.option("--agent", metavar="NAME", default=AGENT, show_default=True, help="Who sends it."),
     click.option(

@@ -113,11 +113,8 @@ async def _progress(actor: Actor, cause: str, phase: str, percent: int) -> None:
 
 async def mend_a_test(stage: Stage, actor: Actor) -> None:
     """Mend a test and ask whether to push."""
-    prompt = {
-        "trigger": "user",
-        "prompt": "The upload test fails every tenth time. Find out why and mend it.",
-    }
-    run = await actor.emit("run.started", prompt, capture="redacted")
+    task = "The upload test fails every tenth time. Find out why and mend it."
+    run = await actor.emit("run.started", {"trigger": "user", "prompt": task}, capture="redacted")
     await actor.work(0.5)
     read = await _tool(actor, run, "Read", "tests/test_upload.py", 0.6)
     await _progress(actor, run, "reading", 30)
