@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 import trio
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from aep_relay.ops.observed import Observed
 
 TICK_SECONDS = 0.1
 """How often the loop is asked how late it is."""
+IDLE_TICKS = 10
+"""Of so many only the last is done while the process does next to nothing: each wakes it from its sleep, which costs
+more than all else that an idle relay does."""
+BUSY_SHARE = 0.02
+"""Of the time since the last tick, used on the CPU: above it the process does something. Who holds the loop does."""
 WINDOW_TICKS = 100
 """Readiness and the gauge look at the worst of so many ticks: ten seconds."""
 SAMPLE_SECONDS = 2.0
@@ -29,8 +36,10 @@ Sample = tuple[float, int, int, int, int]
 class Observer:
     """Event loop latency and throughput history of one relay."""
 
-    def __init__(self, service: Observed) -> None:
+    def __init__(self, service: Observed, cpu_seconds: Callable[[], float] = time.process_time) -> None:
         self.service = service
+        self._cpu_seconds = cpu_seconds
+        """How much CPU time the process has used."""
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.late_counts = [0] * (len(BUCKETS_SECONDS) + 1)
         """Ticks by bucket, the last one for those beyond all bounds."""
@@ -45,18 +54,22 @@ class Observer:
     async def run(self) -> NoReturn:
         """Measure until cancelled."""
         next_sample = 0.0
+        ticks, used = 1, self._cpu_seconds()
         while True:
-            due = trio.current_time() + TICK_SECONDS
+            interval = ticks * TICK_SECONDS
+            due = trio.current_time() + interval
             await trio.sleep_until(due)
             now = trio.current_time()
-            self.tick(now - due)
+            self.tick(now - due, ticks)
+            used, before = self._cpu_seconds(), used
+            ticks = 1 if used - before > BUSY_SHARE * interval else IDLE_TICKS
             if now >= next_sample:
                 next_sample = now + SAMPLE_SECONDS
                 self.sample(now)
 
-    def tick(self, late_seconds: float) -> None:
-        """Count one tick that came ``late_seconds`` late."""
-        self._recent.append(late_seconds)
+    def tick(self, late_seconds: float, ticks: int = 1) -> None:
+        """Count one tick that came ``late_seconds`` late and stands for ``ticks`` in the window."""
+        self._recent.extend([late_seconds] * ticks)
         self.late_seconds_total += late_seconds
         for index, bound in enumerate(BUCKETS_SECONDS):
             if late_seconds <= bound:

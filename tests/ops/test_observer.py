@@ -37,7 +37,7 @@ def test_ticks_are_counted_by_how_late_they_were() -> None:
 
 async def test_it_measures_and_samples_as_time_passes(autojump_clock: trio.testing.MockClock) -> None:
     service = Observation()
-    found = Observer(service)
+    found = Observer(service, trio.current_time)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(found.run)
         await trio.sleep(1)
@@ -46,6 +46,28 @@ async def test_it_measures_and_samples_as_time_passes(autojump_clock: trio.testi
         nursery.cancel_scope.cancel()
     assert sum(found.late_counts) >= 45
     assert [sample[1] for sample in found.samples] == [0, 100, 100]
+
+
+async def test_an_idle_process_is_let_sleep(autojump_clock: trio.testing.MockClock) -> None:
+    busy = False
+    found = Observer(Observation(), lambda: trio.current_time() if busy else 0.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.run)
+        await trio.sleep(20.05)
+        assert 20 <= sum(found.late_counts) <= 22
+        busy = True
+        await trio.sleep(2)
+        assert sum(found.late_counts) >= 30
+        nursery.cancel_scope.cancel()
+
+
+def test_an_idle_tick_stands_for_those_left_out() -> None:
+    found = Observer(Observation())
+    found.tick(0.7)
+    for _ in range(WINDOW_TICKS // 10):
+        assert found.latency_seconds == 0.7
+        found.tick(0.001, 10)
+    assert found.latency_seconds == 0.001
 
 
 def test_history_is_bounded() -> None:
