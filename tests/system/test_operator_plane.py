@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from aep_relay.ops.server import WRITE_TIMEOUT_SECONDS
 from tests.installed import installed
+from tests.ports import free_port
 from tests.system.agents import post
 from tests.system.operated import TOKEN, Operated, operated
 
@@ -130,6 +131,21 @@ def test_the_daemon_ends_in_time_with_readers_that_stall(tmp_path: Path) -> None
         assert time.monotonic() - began < WRITE_TIMEOUT_SECONDS
         for sock in stalled:
             sock.close()
+
+
+def test_a_restart_finds_its_bind_free(tmp_path: Path) -> None:
+    """Nobody passes this socket on, and clients of the process before do not hold its address."""
+    ops_port = free_port()
+    config = f"[operator]\nport = {ops_port}\n"
+    with ExitStack() as stack:
+        for _ in range(2):
+            with installed(tmp_path, config) as relay:
+                relay.record("operator plane listening")
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", ops_port)))
+                client.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+                assert relay.end(signal.SIGTERM) == 0
+                assert "cannot listen" not in "".join(relay.lines)
 
 
 def test_a_taken_bind_costs_the_operator_plane_alone(tmp_path: Path) -> None:
