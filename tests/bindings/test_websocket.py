@@ -4,12 +4,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 from websockets.frames import Frame, Opcode
 
 from aep_relay.hub.limits import Limits
 from tests.bindings.served import Socket, event, hello, request, serving, settle, take_answer
 
 if TYPE_CHECKING:
+    from trio.testing import MockClock
+
     from tests.bindings.conftest import Log
 
 PING = {"type": "ping", "t": 7}
@@ -739,6 +742,30 @@ class TestEnd:
                 {"sub": "c", "session": "old", "epoch": 0, "seq": 1},
             ]
             assert socket.closed == 1001
+
+    @pytest.mark.parametrize(
+        ("raw", "reason"),
+        [
+            (Frame(Opcode.BINARY, b"").serialize(mask=True), "binary-unsupported"),
+            (Frame(Opcode.TEXT, b"\xff").serialize(mask=True), "not-utf-8"),
+            (Frame(Opcode.TEXT, b" " * 10_000).serialize(mask=True), "message-too-big"),
+            (Frame(Opcode.TEXT, b"{}").serialize(mask=False), "protocol-error"),
+            (b"", "ping-timeout"),
+        ],
+    )
+    async def test_every_deliberate_close_says_it(
+        self, raw: bytes, reason: str, autojump_clock: MockClock
+    ) -> None:
+        async with serving(Limits(max_event_bytes=2048, max_frame_bytes=2048)) as relay:
+            socket = await relay.greeted()
+            await socket.ask(subscribe("a"))
+            await relay.post(event(5))
+            if raw:
+                socket.wire.feed(raw)
+            await trio.sleep(1 if raw else 95)
+            closing = socket.heard()[-1]
+            assert (closing["type"], closing["reason"]) == ("closing", reason)
+            assert closing["delivered"] == [{"sub": "a", "session": "s", "epoch": 0, "seq": 5}]
 
     async def test_before_hello_nothing_but_a_close_is_said(self) -> None:
         async with serving() as relay:
