@@ -37,6 +37,8 @@ def main() -> None:
     arguments = [
         f"-max_total_time={options.seconds}",
         "-max_len=4096",
+        # From the first minute on, inputs as long as the seeds.
+        "-len_control=0",
         "-timeout=10",
         f"-artifact_prefix={findings}/",
         f"-dict={words}",

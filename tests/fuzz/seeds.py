@@ -10,9 +10,18 @@ from tests.fuzz.framing import FIN, MASKED, OPCODE_CLOSE, OPCODE_PING, OPCODE_TE
 EMIT = {"AEP-Version": "0.1", "Content-Type": "application/json"}
 CHUNKED = {**EMIT, "Transfer-Encoding": "chunked"}
 
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+}
+
 HTTP = [
     request("GET", "/healthz"),
     request("GET", "http://relay/stream?filter=%7B%7D&from=all&live=0", headers={"Last-Event-ID": "s:0:1"}),
+    request("GET", "http://localhost/stream?filter=%7B%7D&live=0", headers={"Last-Event-ID": "s:0:1"}),
+    request("GET", "/stream?from=all&capture=metadata&live=0&filter=%7B%22session%22%3A%22s%22%7D"),
     request("GET", "//x/../y%2f%00?a=b&a&=c+d%zz"),
     request("POST", "/events", b'{"a":1}', EMIT),
     request("POST", "/events", None, CHUNKED) + b"5;q=1\r\nhello\r\n0\r\nTrailer: x\r\n\r\n",
@@ -20,6 +29,7 @@ HTTP = [
     request("OPTIONS", "*", headers={"Origin": "https://example.org"}),
     request("GET", "/socket", headers={"Connection": "keep-alive, Upgrade", "Upgrade": "websocket"})
     + b"\x81\x80abcd",
+    request("GET", "/socket", headers=UPGRADE) + b"\x81\x80abcd",
     request("GET", "/events", version="1.0") + request("HEAD", "/events"),
 ]
 
@@ -63,17 +73,47 @@ def _said(message: object) -> bytes:
 
 _SUBSCRIBE = _said({"type": "subscribe", "id": "a", "from": "all", "filter": {"session": "s"}})
 
+_CANCEL = spelled(FIN | MASKED | OPCODE_TEXT, command("t"))
+_CHAINED = {
+    **hello("both", "leaf"),
+    "capabilities": {
+        "control": {"accepts": ["control.cancel", "x.acme.control.*"]},
+        "experimental": {"aep-relay": {"relay": "leaf-1", "link": "hub", "fed_by": {"leaf-1": ["leaf-2"]}}},
+    },
+}
+
+
+def _sent(*events: bytes) -> bytes:
+    return b"".join(spelled(FIN | MASKED | OPCODE_TEXT, raw) for raw in events)
+
+
 WEBSOCKET = [
-    b"\1" + _SUBSCRIBE + spelled(FIN | MASKED | OPCODE_TEXT, event(1)) + _said({"type": "roster", "id": "r"}),
+    b"\1" + _SUBSCRIBE + _sent(event(1)) + _said({"type": "roster", "id": "r"}),
     b"\0" + _said(hello("consumer")) + _SUBSCRIBE + _said({"type": "unsubscribe", "id": "a"}),
     b"\1" + _said({"type": "ping", "t": [1, None]}) + spelled(FIN | MASKED | OPCODE_PING, b"p"),
     b"\1" + spelled(MASKED | OPCODE_TEXT, event(2)[:40]) + spelled(FIN | MASKED, event(2)[40:]),
-    b"\1"
-    + spelled(FIN | MASKED | OPCODE_TEXT, command())
-    + spelled(FIN | MASKED | OPCODE_CLOSE, b"\x03\xe8bye"),
+    b"\1" + _sent(command()) + spelled(FIN | MASKED | OPCODE_CLOSE, b"\x03\xe8bye"),
     b"\1" + _said({"type": "closing", "reason": "x"}) + _said({"type": "x"}) + _said([1]),
     b"\3\x81\x85\0\0\0\0hello\x89\x80\0\0\0\0\x88\x82\0\0\0\0\x03\xe8",
     b"\2\x81\x7f\0\0\0\0\0\0\0\1",
+    b"\5" + _CANCEL + _sent(command("s"), event(1, "t")) + _CANCEL + _said({"type": "roster", "id": "r"}),
+    b"\4"
+    + _said(_CHAINED)
+    + _sent(event(1, "u"))
+    + _said({"type": "aep-relay", "relay": "leaf-1", "fed_by": {}}),
+    b"\5"
+    + _SUBSCRIBE
+    + _sent(event(3), event(None, None, "agent.started"), event(None, "s", "attention.routed")),
+    b"\x09"
+    + _said({"type": "subscribe", "id": "a", "from": [{"session": "s", "seq": 1}], "capture": "metadata"})
+    + _said({"type": "subscribe", "id": "b", "filter": {"severity": {"gte": "notice"}}})
+    + _sent(
+        *(event(seq, severity="notice", capture="full", data={"text": "x" * 900}) for seq in range(3, 25))
+    ),
+    b"\x09"
+    + _SUBSCRIBE
+    + _sent(*(event(seq, severity="debug", data={"t": "x" * 900}) for seq in range(3, 20))),
+    b"\x0d" + _SUBSCRIBE + _sent(event(3), event(1), command("s"), event(4, epoch=1)) + _SUBSCRIBE,
 ]
 
 WORDS = [
@@ -84,6 +124,8 @@ WORDS = [
     b'9223372036854775807', b'9223372036854775808', b'9007199254740993', b'"aep":"0.1"', b'"seq":1',
     b'"data":{}', b'"type":', b'"tool.*"', b'"*"', b'{"gte":"info"}', b'all', b'\xff', b'\xc0\xaf',
     b'\xed\xa0\x80', b'\xf0\x9f\x98\x80', b'\xef\xbb\xbf', b'\xe2\x80\xa8', b"[" * 300, b"]" * 300,
-    b"a" * 200,
+    b"a" * 200, b'{"type":"subscribe","id":"a"}', b'"from":"all"', b'"filter":{}', b'"capture":"none"',
+    b'"severity":"notice"', b'"epoch":1', b'"session":"t"', b'"cause":"c-1"', b'"experimental":{}', b"\xf5\xa1",
+    b"\xf5\x21", b"\xf5\xa0", b"\xf5\xa9", b"\xf5\xa8", b"\xf5\xa2",
 ]  # fmt: skip
 """Pieces that mean something to one reader or another."""

@@ -10,11 +10,7 @@ from typing import Any, Never, cast
 import h11
 import trio
 from trio.testing import MockClock
-from websockets.client import ClientProtocol
-from websockets.frames import Frame, Opcode
-from websockets.uri import parse_uri
 
-from aep_relay.hub.limits import Limits
 from aep_relay.protocol import filters, frames, sse
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.errors import InvalidEvent, ProtocolError
@@ -24,10 +20,9 @@ from aep_relay.protocol.jsonl import one_line
 from aep_relay.protocol.jsontext import JsonError, loads
 from aep_relay.protocol.position import event_id, parse_from_json, parse_last_event_id
 from aep_relay.protocol.registry import CAPTURES
-from tests.bindings.served import JSON, event, hello, request, serving, settle, take_answer
+from tests.bindings.served import JSON, event, request, serving, settle, take_answer
 from tests.fuzz import seeds
-from tests.fuzz.framing import frames_of
-from tests.hardening.client import said
+from tests.fuzz.dispatcher import LIMITS, websocket
 from tests.hardening.inside import Log
 from tests.protocol.oracle import Invalid, judge, number
 from tests.transport.conversation import bytewise, cuts, outcomes
@@ -213,71 +208,6 @@ _SAMPLES = [
 ]
 
 
-# The WebSocket dispatcher
-
-_LIMITS = Limits(
-    max_event_bytes=2048,
-    max_frame_bytes=1024,
-    soft_limit_bytes=4096,
-    hard_limit_bytes=16_384,
-    max_subscriptions=3,
-    max_claims=3,
-    buffer_events=20,
-)
-_RAW, _GREETED = 2, 1
-
-
-def websocket(data: bytes) -> None:
-    """Whatever a peer sends, it is answered in whole frames, and others go on as if nothing was."""
-    trio.run(_websocket, data, clock=MockClock(autojump_threshold=0))
-
-
-async def _websocket(data: bytes) -> None:
-    log = Log()
-    async with serving(_LIMITS) as relay:
-        relay.service.log = cast(Any, log)
-        watcher = await relay.greeted("consumer", "watcher")
-        await watcher.ask({"type": "subscribe", "id": "w", "filter": {"session": "mark"}})
-        wire = relay.connect()
-        protocol = ClientProtocol(parse_uri("ws://relay/socket"), max_size=None)
-        protocol.send_request(protocol.connect())
-        wire.feed(b"".join(protocol.data_to_send()))
-        mode = data[0] if data else 0
-        if mode & _GREETED:
-            wire.feed(said(hello("both", "fuzz", {"control": {"accepts": ["control.cancel"]}})))
-        await settle()
-        if mode & _RAW:
-            wire.feed(data[1:])
-        else:
-            for piece in frames_of(data[1:]):
-                wire.feed(piece)
-        await settle()
-        answer = await relay.post(event(1, "mark"))
-        assert answer.status == 202
-        assert [json.loads(text)["seq"] for text in watcher.raw()] == [1]
-        wire.feed_end()
-        await settle()
-        _check_answers(protocol, wire.take_sent())
-        await trio.sleep(5)
-        assert list(relay.relay.peers.values()) == [
-            peer for peer in relay.relay.peers.values() if peer.agent == "watcher"
-        ]
-        assert log.errors == []
-
-
-def _check_answers(protocol: ClientProtocol, data: bytes) -> None:
-    protocol.receive_data(data)
-    _, *found = protocol.events_received()
-    assert protocol.parser_exc is None, protocol.parser_exc
-    for item in found:
-        assert isinstance(item, Frame)
-        if item.opcode is Opcode.TEXT:
-            assert item.fin
-            assert isinstance(json.loads(bytes(item.data)), dict)
-        else:
-            assert item.opcode in (Opcode.PONG, Opcode.CLOSE)
-
-
 # The router, for what the reader alone does not show
 
 _NOT_WHOLE = (b"HTTP/1.1 101", b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream")
@@ -291,7 +221,7 @@ def router(data: bytes) -> None:
 
 async def _router(data: bytes) -> None:
     log = Log()
-    async with serving(_LIMITS) as relay:
+    async with serving(LIMITS) as relay:
         relay.service.log = cast(Any, log)
         wire = relay.connect()
         wire.feed(data)
