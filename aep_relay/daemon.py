@@ -130,6 +130,7 @@ class _Parts:
         self.service.links = self.chain.describe
         self.reloader = Reloader(self.service, lambda: inheriting(reread(), hosts) if reread else config)
         self.reloader.add(self.chain.prepare, "upstreams")
+        self.reloader.add(self._journal.prepare, "archive", "tail")
 
     def start(self, background: trio.Nursery) -> None:
         """Start what goes on beside the connections, as long as the relay runs."""
@@ -139,8 +140,7 @@ class _Parts:
         background.start_soon(_abort_stalled, service)
         background.start_soon(watch_expiry, service)
         background.start_soon(process.collect_now_and_then)
-        for task in self._journal.tasks:
-            background.start_soon(task)
+        background.start_soon(self._journal.run)
         background.start_soon(self.reloader.run)
         background.start_soon(self.chain.run)
         if service.config.operator.enabled:

@@ -136,8 +136,7 @@ async def test_what_is_archived_does_not_come_in_again(tmp_path: Path) -> None:
     made = Journaled(tmp_path)
     (tmp_path / "a.jsonl").write_bytes(line(1))
     async with trio.open_nursery() as nursery:
-        for task in made.journal.tasks:
-            nursery.start_soon(task)
+        nursery.start_soon(made.journal.run)
         archived = tmp_path / "archive" / "claude-code" / "s_8f2c.jsonl"
         with trio.fail_after(10):
             while not made.journal.counts()["archive_events_written"][1]:  # noqa: ASYNC110  # tells nobody
@@ -180,4 +179,4 @@ async def test_it_goes_on_whatever_fails(tmp_path: Path, monkeypatch: pytest.Mon
 def test_nothing_runs_that_was_not_asked_for() -> None:
     relay = Relay(Limits())
     journal = Journal(Config(), relay, trio.lowlevel.checkpoint)
-    assert (journal.tasks, relay.keepers, journal.counts()) == ([], [], {})
+    assert (journal.archive, journal.following, relay.keepers, journal.counts()) == (None, [], [], {})

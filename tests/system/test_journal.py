@@ -92,18 +92,19 @@ def test_a_redacting_relay_keeps_redacted_text(tmp_path: Path) -> None:
             assert relay.end(signal.SIGTERM) == 0
 
 
-def test_what_a_restart_takes_is_named(tmp_path: Path) -> None:
+def test_another_archive_and_other_files_are_taken_over(tmp_path: Path) -> None:
+    others = tmp_path / "others" / "b.jsonl"
+    others.parent.mkdir()
+    others.write_bytes(line(1))
+    changed = CONFIG.replace('"archive"', '"other"').replace("logs/", "others/").replace("true", "false")
     with installed(tmp_path, CONFIG) as relay:
         port = relay.port()
-        file = tmp_path / "relay.toml"
-        file.write_text(
-            CONFIG.replace('"archive"', '"other"').replace("logs/", "others/")
-            + "[cors]\nallowed_hosts = ['a']\n"
-        )
+        (tmp_path / "relay.toml").write_text(changed)
         relay.process.send_signal(signal.SIGHUP)
         record = relay.record("configuration reloaded")
-        assert record["needs_restart"] == ["archive.root", "tail"]
-        assert record["changed"] == ["cors.allowed_hosts"]
-        httpx.post(f"http://127.0.0.1:{port}/events", headers=HEADERS, content=line(1))
+        assert record["changed"] == ["archive.root", "tail"]
+        assert record["needs_restart"] == ["capture.redact"]
+        eventually(lambda: len(held(relay, port)) == 1)
         assert relay.end(signal.SIGTERM) == 0
-    assert (tmp_path / "archive" / "claude-code" / "s_8f2c.jsonl").read_bytes() == line(1)
+    assert (tmp_path / "other" / "claude-code" / "s_8f2c.jsonl").read_bytes() == line(1)
+    assert not (tmp_path / "archive").exists()
