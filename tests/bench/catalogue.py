@@ -12,6 +12,7 @@ from . import (
     scenarios_ingest,
     scenarios_latency,
     scenarios_scale,
+    scenarios_text,
 )
 from .harness import Bench
 from .report import Row
@@ -38,6 +39,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "crowd": scenarios_fairness.crowd,
         "push": scenarios_chain.push,
         "pull": scenarios_chain.pull,
+        "redaction": scenarios_text.redaction,
     }
 )
 
