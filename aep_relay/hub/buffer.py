@@ -233,11 +233,15 @@ class SessionBuffer:
         return cursor
 
     def awaits(self, cursor: Cursor, event: Event, key: Position) -> bool:
-        """Say whether ``cursor`` has yet to read ``event``: held at ``key``, byte for byte, and not skipped."""
+        """Say whether ``cursor`` has yet to read ``event``, held at ``key``, and does not skip it.
+
+        Which delivery of it is held does not matter: another one, at another ceiling say, has no way past what comes
+        before it either, or whoever resumes from it would lose that.
+        """
         if event.position is not None and event.position == cursor.after:
             return False
         at = self._held_at(event.key, key)
-        return at >= 0 and at >= self._index(cursor) and self._items[at].raw == event.raw
+        return at >= 0 and at >= self._index(cursor)
 
     def is_split(self, cursor: Cursor) -> bool:
         """Say whether an entry at the very position that ``cursor`` read last is still to be read."""

@@ -194,7 +194,7 @@ class Consumer:
             if item is not None:
                 return item in cursor.unread
             return event.position is not None and any(
-                other.event.raw == event.raw and other.key == event.position for other in cursor.unread
+                other.event.key == event.key and other.key == event.position for other in cursor.unread
             )
         subscription = self.peer.subscriptions.get(sub.id)
         if subscription is None or subscription.replay is None or session not in subscription.replay.behind:

@@ -195,13 +195,18 @@ def test_a_redelivery_of_what_was_read_passes(small_slices: None) -> None:
     assert ids(peer) == ["s1", "s2", "s2"]
 
 
-def test_a_redelivery_with_other_bytes_passes_as_received(small_slices: None) -> None:
+def test_a_redelivery_with_other_bytes_does_not_overtake_either(small_slices: None) -> None:
+    # Two links with different ceilings bring the same Event.
     hub = relay()
     emit(hub, 1, 2, 3, 4)
     peer = consumer(hub, from_="all")
     assert hub.drain_peer(peer)
-    ingest(hub, event("s4", 4, subject="other"))
-    assert ids(peer) == ["s1", "s2", "s4"]
+    ingest(hub, event("s4", 4, capture="none"))
+    assert ids(peer) == ["s1", "s2"]
+    drain(hub, peer)
+    assert ids(peer) == ["s1", "s2", "s3", "s4"]
+    ingest(hub, event("s4", 4, capture="none"))
+    assert ids(peer)[4:] == ["s4"]
 
 
 def test_eviction_that_overtakes_a_replay_is_told_and_the_replay_goes_on(small_slices: None) -> None:
