@@ -74,20 +74,17 @@ class CatchUp:
         at_end = True
         if buffer is not None:
             events, at_end = buffer.read(cursor, max_events, max_bytes)
-        ceiling, framing, filter_ = subscription.ceiling, peer.framing, subscription.filter
-        position: Position | None = None
-        for event in events:
-            if filter_.matches(event) and event.key not in replay.had:
-                frame = self._fanout.frame(event, ceiling, framing)
-                batch.frames.append(frame)
-                # In order of position, so that riders need no bound of their own.
-                batch.marks.append(Mark(session, event.position, event.position, False, 0))
-                batch.size_bytes += len(frame)
-                position = event.position or position
-        if framing is Framing.WEBSOCKET and position is not None:
-            self._note(subscription, session, position, batch)
         if at_end:
             del replay.behind[session]
+        found = _asked(subscription, replay, events)
+        framed = self._fanout.frames(found, subscription.ceiling, peer.framing)
+        batch.frames += framed
+        # In order of position, so that riders need no bound of their own.
+        batch.marks += [Mark(session, event.position, event.position, False, 0) for event in found]
+        batch.size_bytes += sum(map(len, framed))
+        position = next((event.position for event in reversed(found) if event.position is not None), None)
+        if peer.framing is Framing.WEBSOCKET and position is not None:
+            self._note(subscription, session, position, batch)
         return max(1, len(events))
 
     def _note(self, subscription: Subscription, session: str, position: Position, batch: Batch) -> None:
@@ -124,3 +121,11 @@ class CatchUp:
                 peer.closing = "replay-complete"
                 peer.sink.close("replay-complete", 1000)
         self._fanout.place(peer)
+
+
+def _asked(subscription: Subscription, replay: Replay, events: list[Event]) -> list[Event]:
+    """Return those of ``events`` that ``subscription`` asks for and has not been handed."""
+    matcher = subscription.filter.matcher_without(None)
+    if matcher is not None:
+        events = [event for event in events if matcher(event)]
+    return [event for event in events if event.key not in replay.had] if replay.had else events

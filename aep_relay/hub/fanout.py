@@ -17,7 +17,7 @@ from aep_relay.hub.positions import after, extend, higher, highest_since
 from aep_relay.hub.replay import Replay
 from aep_relay.hub.subscriptions import Index
 from aep_relay.protocol.capture import downlevel
-from aep_relay.protocol.framing import Framing, encode
+from aep_relay.protocol.framing import Framing, encode, encode_each
 from aep_relay.protocol.registry import SEVERITY_RANK
 
 if TYPE_CHECKING:
@@ -125,21 +125,25 @@ class FanOut:
                     self._track(group, session, stamp, position)  # type: ignore[arg-type]  # a position has a session
 
     def _frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
-        raw = event.raw
-        if ceiling is not None and ceiling < event.capture:
-            variants = event.variants
-            if variants is None or ceiling not in variants:
-                self._stats.downleveled_events += 1
-            raw = downlevel(event, ceiling, self._redact)
+        raw = event.raw if ceiling is None else self._at(event, ceiling)
         frame = self._framed[(ceiling, framing)] = encode(framing, event, raw)
         return frame
 
-    def frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
-        """Return ``event`` at ``ceiling``, framed, outside of ``publish``."""
-        self._framed.clear()
-        frame = self._frame(event, ceiling, framing)
-        event.variants = None
-        return frame
+    def _at(self, event: Event, ceiling: int) -> bytes:
+        if ceiling >= event.capture:
+            return event.raw
+        variants = event.variants
+        if variants is None or ceiling not in variants:
+            self._stats.downleveled_events += 1
+        return downlevel(event, ceiling, self._redact)
+
+    def frames(self, events: list[Event], ceiling: int | None, framing: Framing) -> list[bytes]:
+        """Return each of ``events`` at ``ceiling``, framed, outside of ``publish``."""
+        raws = [event.raw if ceiling is None else self._at(event, ceiling) for event in events]
+        if ceiling is not None:
+            for event in events:
+                event.variants = None
+        return encode_each(framing, events, raws)
 
     def _publish_mixed(
         self, event: Event, key: Position | None, mark: Mark, mixed: dict[Cohort, list[Group]]

@@ -17,6 +17,8 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from aep_relay.hub.positions import higher, highest_since
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ BROKEN = -1
 """What a sink's ``send`` answers when the connection is gone."""
 
 
-class Mark(NamedTuple):
-    """What has to be remembered of a framed Event."""
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """What has to be remembered of a framed Event. A struct is made in a third of the time a tuple with names takes."""
 
     session: str | None
     position: Position | None

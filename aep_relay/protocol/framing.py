@@ -12,6 +12,8 @@ from aep_relay.protocol import frames, sse
 from aep_relay.protocol.jsonl import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aep_relay.protocol.event import Event
 
 
@@ -24,6 +26,18 @@ class Framing(IntEnum):
     SSE_UNCHUNKED = 2
     """For HTTP/1.0, where the end of the connection ends the stream."""
     JSONL = 3
+
+
+def encode_each(framing: Framing, events: Sequence[Event], raws: Sequence[bytes]) -> list[bytes]:
+    """Return what ``encode`` returns for each of ``events`` with its one of ``raws``, for less."""
+    if framing is Framing.WEBSOCKET:
+        return [frames.text_frame(raw) for raw in raws]
+    lines = [one_line(raw) for raw in raws]
+    if framing is Framing.SSE:
+        return [sse.chunk(sse.message(event, line)) for event, line in zip(events, lines, strict=True)]
+    if framing is Framing.SSE_UNCHUNKED:
+        return [sse.message(event, line) for event, line in zip(events, lines, strict=True)]
+    return [line + b"\n" for line in lines]
 
 
 def encode(framing: Framing, event: Event, raw: bytes) -> bytes:
