@@ -6,6 +6,7 @@ the pipe itself; a pipe that breaks ends the peer and nothing else.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.relay import Relay
+
+_NOBODY_THERE = (errno.EPIPE, errno.ECONNRESET, errno.EBADF)
 
 
 class Pipe:
@@ -36,6 +39,8 @@ class Pipe:
         """Set when the peer is to end or has ended."""
         self.reason: str | None = None
         """Why the hub ended it, ``broken`` if the pipe did; None as long as neither has."""
+        self.problem: str | None = None
+        """Why it broke, if not because nobody reads it any more: a full disk, say."""
         self.peer: Peer = relay.attach(binding, Framing.JSONL, self)
 
     # hub.peer.Sink
@@ -84,10 +89,12 @@ class Pipe:
             data = self._data if self.translate is None else self.translate(self._data)
             try:
                 await self._write(data)
-            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._broken = True
                 self._data = None
                 self._moved.set()
+                if isinstance(error, OSError) and error.errno not in _NOBODY_THERE:
+                    self.problem = error.strerror or "it cannot be written"
                 self.close("broken", 0)
                 return
             self._data = None

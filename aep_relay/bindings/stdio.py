@@ -108,7 +108,7 @@ class StdioProcess:
                 nursery.cancel_scope.cancel()
         finally:
             pipe.detach()
-        return 1 if conversation.session.state is State.ERROR else 0
+        return 1 if conversation.session.state is State.ERROR or pipe.problem is not None else 0
 
     async def _write(self, data: bytes) -> None:
         await descriptors.write(self._stdout, data)
@@ -142,6 +142,8 @@ class StdioProcess:
 
     async def _end(self, pipe: Pipe, conversation: Conversation) -> None:
         """Say how it ended, where that has not been said."""
+        if pipe.problem is not None:
+            conversation.fail(StdioError("session_error", f"standard output: {pipe.problem}"))
         if conversation.session.is_over or pipe.reason == "broken":
             return
         if pipe.reason is None:

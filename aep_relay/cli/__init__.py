@@ -9,6 +9,8 @@ more of them, see ``support.exits``.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import NoReturn
 
 import click
@@ -69,6 +71,22 @@ def main() -> None:
       5    unreachable
       130  interrupted
     """
+    _open_standard_streams()
+
+
+def _open_standard_streams() -> None:
+    """Put the null device in place of standard streams that the process was started without.
+
+    Else what is opened next, a socket say, would have their numbers, and get what is written to them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def fail(message: object) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -192,6 +193,31 @@ def test_pipes_closed_at_any_moment(moment: str, end: str) -> None:
         assert running.wait(30) == 0
         if end not in ("stderr", "all"):
             assert b"Traceback" not in stream(running.stderr).read()
+
+
+def redirected(redirection: str, given: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run it with standard streams as a shell makes them."""
+    call = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "aep_relay", *arguments]
+    return subprocess.run(call, input=given, capture_output=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "out"), [("<&-", b""), (">&-", b""), ("2>&-", line(1)), ("<&- >&- 2>&-", b"")]
+)
+def test_standard_streams_that_are_not_there(redirection: str, out: bytes) -> None:
+    done = redirected(redirection, line(1), "stdio", "--port", "0")
+    assert (done.returncode, done.stdout) == (0, out)
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_no_broken_pipe() -> None:
+    done = redirected(">/dev/full", line(1), "stdio")
+    (error,) = said(done.stderr)
+    assert (done.returncode, error["payload"]["error"]["message"]) == (
+        1,
+        "standard output: No space left on device",
+    )
 
 
 def test_a_signal_ends_it_although_nobody_reads() -> None:
