@@ -166,7 +166,7 @@ class FanOut:
     def _serving(self, peer: Peer, event: Event, key: Position | None, groups: list[Group]) -> list[Group]:
         """Return the groups of which ``peer``, who replays, is to get ``event`` live."""
         outbox, cohort = peer.outbox, peer.cohort
-        queued_bytes = outbox.queued_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
+        queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
         crowded = queued_bytes > outbox.soft_limit_bytes
         serving: dict[Group, None] = {}
         for subscription in peer.subscriptions.values():

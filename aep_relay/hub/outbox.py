@@ -7,6 +7,7 @@ that a thousand slow consumers hold the same bytes.
 Invariants (AEP-0003 §8.4):
 
 * A frame goes out whole or the connection is aborted. What follows a cut is only ever put behind a whole frame.
+* Limits are compared with ``weight_bytes``: what is queued, and what very many batches take besides their frames.
 * Above ``soft_limit_bytes`` frames of ``debug`` and ``info`` Events are dropped and counted; ``offer`` answers False
   when ``hard_limit_bytes`` was exceeded before the batch came, and then the connection has to end.
 """
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 
 SEND_BYTES = 256 * 1024
 """Up to this much is joined for one ``send`` of a connection that has fallen behind."""
+
+BATCH_OVERHEAD_BYTES = 1024
+"""What describes a batch takes up to so much, on top of its frames."""
+
+FREE_BATCHES = 1000
+"""So many of them in a queue count for nothing but their frames: less than another MiB. Beyond, a queue of single small
+Events would take several times what it counts for."""
 
 MAX_SKIPS = 4096
 """Sessions for which a connection remembers what was dropped."""
@@ -174,6 +182,7 @@ class Outbox:
         "hard_limit_bytes",
         "head_sent_bytes",
         "queue",
+        "queued_batches",
         "queued_bytes",
         "sent_bytes",
         "skips",
@@ -185,6 +194,7 @@ class Outbox:
         self.hard_limit_bytes = hard_limit_bytes
         self.queue: deque[Batch | bytes] | None = None
         self.queued_bytes = 0
+        self.queued_batches = 0
         self.head_sent_bytes = 0
         self.sent_bytes = 0
         self.dropped_events = 0
@@ -193,9 +203,14 @@ class Outbox:
     def __bool__(self) -> bool:
         return self.queue is not None
 
+    @property
+    def weight_bytes(self) -> int:
+        """What the queue counts for toward its limits."""
+        return self.queued_bytes + max(0, self.queued_batches - FREE_BATCHES) * BATCH_OVERHEAD_BYTES
+
     def offer(self, batch: Batch) -> bool:
         """Queue ``batch``; False when the hard limit had been exceeded before it came."""
-        queued = self.queued_bytes
+        queued = self.weight_bytes
         if queued > self.soft_limit_bytes:
             if queued > self.hard_limit_bytes:
                 return False
@@ -233,7 +248,7 @@ class Outbox:
 
     def push(self, data: bytes) -> bool:
         """Queue ``data``, whole frames that are not Events of a subscription; False above the hard limit."""
-        if self.queued_bytes > self.hard_limit_bytes:
+        if self.weight_bytes > self.hard_limit_bytes:
             return False
         self._append(data, len(data))
         return True
@@ -243,6 +258,8 @@ class Outbox:
             self.queue = deque()
         self.queue.append(item)
         self.queued_bytes += size_bytes
+        if isinstance(item, Batch):
+            self.queued_batches += 1
 
     def partly_sent(self, item: Batch | bytes, sent_bytes: int) -> None:
         """Queue ``item``, of which the socket has taken ``sent_bytes`` already, as the head of an empty queue."""
@@ -271,7 +288,8 @@ class Outbox:
                 self.head_sent_bytes = left
                 return False
             left -= size
-            queue.popleft()
+            if isinstance(queue.popleft(), Batch):
+                self.queued_batches -= 1
         self.queue = None
         self.head_sent_bytes = 0
         return True
@@ -293,6 +311,7 @@ class Outbox:
         """Drop everything."""
         self.queue = None
         self.queued_bytes = 0
+        self.queued_batches = 0
         self.head_sent_bytes = 0
 
     def unsent(self) -> Iterator[tuple[Batch, int]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from aep_relay.hub import outbox as module
-from aep_relay.hub.outbox import BROKEN, Batch, Mark, Outbox
+from aep_relay.hub.outbox import BATCH_OVERHEAD_BYTES, BROKEN, FREE_BATCHES, Batch, Mark, Outbox
 from aep_relay.protocol.frames import text_frame
 from aep_relay.protocol.framing import Framing
 from tests.fakes.sink import MemorySink, split
@@ -93,6 +93,19 @@ def test_debug_and_info_are_dropped_above_the_soft_limit_only() -> None:
     assert outbox.offer(mixed)
     assert (outbox.queued_bytes, outbox.dropped_events) == (8, 2)
     assert drained(outbox, 99) == b"aabbccbb"
+
+
+def test_very_many_batches_weigh_more_than_their_frames() -> None:
+    outbox = Outbox(10**6, 10**6 + 50 * BATCH_OVERHEAD_BYTES)
+    while outbox.offer(batch(b"x")):
+        assert len(outbox.queue or ()) < 3_000
+    assert outbox.queued_batches > FREE_BATCHES + 900
+    assert not outbox.push(b"y")
+    sent = outbox.queued_bytes // 2
+    outbox.drain(lambda data: sent)
+    assert outbox.offer(batch(b"x"))
+    outbox.discard()
+    assert outbox.weight_bytes == 0
 
 
 def test_exactly_at_the_soft_limit_nothing_is_dropped() -> None:
@@ -229,6 +242,7 @@ def test_no_frame_is_ever_spliced(actions: list[tuple[str, int]], data: st.DataO
             assert outbox.queued_bytes == sum(len(_bytes(item)) for item in outbox.queue or ()) - (
                 outbox.head_sent_bytes
             )
+            assert outbox.queued_batches == sum(isinstance(item, Batch) for item in outbox.queue or ())
     if data.draw(st.booleans(), label="cut"):
         outbox.cut()
         outbox.push(text_frame(b"closing"))
