@@ -103,6 +103,13 @@ def health_checks() -> dict[str, list[str]]:
     return {"image": json.loads(image), **probes}
 
 
+def test_every_builder_knows_how_health_is_asked_for() -> None:
+    (check,) = [text for name, text in instructions() if name == "HEALTHCHECK"]
+    # Later flags end the build of an older Docker, and of Podman.
+    flags = set(re.findall(r"--([a-z-]+)=", check))
+    assert flags <= {"interval", "timeout", "start-period", "retries"}
+
+
 def test_health_is_asked_for_where_the_operator_plane_is(tmp_path: Path) -> None:
     checks = health_checks()
     assert len(checks) == 4
