@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from aep_relay.hub.limits import Limits
-from tests.hardening.inside import Inside, inside
+from tests.hardening.inside import PATIENCE_SECONDS, Inside, inside
 from tests.hardening.pair import LATENCY_SECONDS, Pair
 
 
@@ -30,7 +30,7 @@ def pair(running: Inside) -> Iterator[Pair]:
     pair.start()
     before = running.objects()
     yield pair
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (after := running.objects()) != before and time.monotonic() < deadline:
         time.sleep(0.1)
     pair.stop()

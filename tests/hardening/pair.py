@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from tests.hardening.client import Raw, Socket, Stream, event, post
 
 TICK_SECONDS = 0.02
-LATENCY_SECONDS = 2.0
-"""More than the slowest machine needs to let two processes run in turn, less than any peer would call service."""
+LATENCY_SECONDS = 10.0
+"""More than a busy machine needs to let two processes run in turn: who waits longer has been forgotten. What holds the
+event loop for a moment is measured apart from the machine's load, in ``test_loop``."""
 
 
 @dataclass(frozen=True)

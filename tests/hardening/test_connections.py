@@ -31,7 +31,7 @@ from tests.hardening.client import (
     said,
     upgrade,
 )
-from tests.hardening.inside import Inside
+from tests.hardening.inside import PATIENCE_SECONDS, Inside
 from tests.hardening.outside import MIB, Outside, outside
 from tests.hardening.pair import LATENCY_SECONDS, Pair
 
@@ -258,7 +258,7 @@ def test_a_peer_that_stops_reading_is_aborted(relay: Inside, binding: str) -> No
     else:
         deaf = Socket(relay.port, receive_buffer_bytes=4096).greet()
         deaf.say({"type": "subscribe", "id": "a", "from": "all"})
-    deadline = time.monotonic() + 8
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while relay.call(lambda: len(relay.service.relay.peers)) > 2 and time.monotonic() < deadline:
         if binding == "websocket":
             # It is not silent, only deaf.
@@ -281,7 +281,7 @@ def test_a_flood_of_pings_by_a_peer_that_does_not_read(relay: Inside) -> None:
             lambda: max((peer.outbox.queued_bytes for peer in relay.service.relay.peers.values()), default=0)
         )
         assert queued <= 2 * 256 * 1024
-        deaf.sock.settimeout(8)
+        deaf.sock.settimeout(PATIENCE_SECONDS)
         assert deaf.is_over()
 
 
@@ -301,7 +301,7 @@ def test_a_peer_that_asks_for_more_than_it_reads(relay: Inside, message: bytes) 
         with contextlib.suppress(OSError):
             while True:
                 deaf.sock.sendall(message * 20)
-        deaf.sock.settimeout(8)
+        deaf.sock.settimeout(PATIENCE_SECONDS)
         assert deaf.is_over()
 
 

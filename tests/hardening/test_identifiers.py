@@ -27,6 +27,7 @@ from tests.hardening.client import (
     said,
     upgrade,
 )
+from tests.hardening.inside import PATIENCE_SECONDS
 from tests.hardening.outside import Outside
 from tests.installed import installed
 
@@ -166,7 +167,7 @@ def test_names_forge_nothing(watched: Watched, name: str) -> None:
     series = labels(watched.metrics)
     before = len(watched.installed.lines)
     say_everywhere(watched.port, name)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while watched.health["connections"] > 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
@@ -195,7 +196,7 @@ def test_the_archive_stays_in_its_folder(watched: Watched) -> None:
             == 202
         )
     root = watched.folder / "archive"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_SECONDS
     count = 0
     while count < len(NAMES) and time.monotonic() < deadline:
         time.sleep(0.05)

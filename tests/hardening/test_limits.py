@@ -338,8 +338,10 @@ async def what_subscriptions_hold() -> None:
         (refusal,) = await socket.ask({"type": "subscribe", "id": "b", "filter": wide})
         assert (refusal["code"], refusal["id"]) == ("limit-exceeded", "b")
         assert "max_subscription_bytes" in refusal["detail"]
-        stream = await relay.stream("?filter=" + quote(json.dumps({**wide, "step": wide["run"]})))
-        assert stream.read() == ["stream open", "closing limit-exceeded"]
+        wider = quote(json.dumps({**wide, "step": wide["run"]}))
+        refused = await relay.ask("GET", f"/stream?live=0&filter={wider}")
+        assert refused.refusal == (400, "limit-exceeded")
+        assert "max_subscription_bytes" in refused.json["detail"]
 
 
 @limit("max_claims")
@@ -550,8 +552,9 @@ async def an_end_in_time() -> None:
             deaf.close()
             return time.monotonic() - began
 
-    for seconds in (1, 2):
-        assert seconds - 0.1 <= await trio.to_thread.run_sync(stop, seconds) <= seconds + 1.5
+    # Nobody waits for the 60 seconds of the farewell.
+    for seconds in (0.5, 1.5):
+        assert seconds - 0.1 <= await trio.to_thread.run_sync(stop, seconds) < 20
 
 
 @pytest.mark.parametrize(
