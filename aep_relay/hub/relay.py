@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
+from aep_relay.hub.admission import inadmissible
 from aep_relay.hub.catchup import CatchUp
 from aep_relay.hub.claims import Claims, added_by
 from aep_relay.hub.delivered import delivered
@@ -315,7 +316,7 @@ class Relay:
         With ``ends`` it replays what is held and is over then; with ``others`` it replays the sessions that ``from_``
         does not name as well, whole. The caller announces it before it flushes or drains.
         """
-        refusal = self._admissible(peer, id_, filter_, from_)
+        refusal = inadmissible(peer, id_, filter_, from_, self.limits)
         if refusal is not None:
             return self._refuse(refusal)
         grants = peer.grants
@@ -333,35 +334,23 @@ class Relay:
         subscription.held_bytes = replay.held_bytes(filter_, from_)
         peer.subscriptions[id_] = subscription
         if from_ is not None or ends:
-            subscription.replay, base = replay.plan(self.store, filter_, from_, ends=ends, others=others)
-            if grants is not None and (others or from_ == "all"):
-                for session in [name for name in subscription.replay.behind if not grants.may_see(name)]:
-                    del subscription.replay.behind[session]
-            if peer.framing is Framing.WEBSOCKET:
-                subscription.base = base
+            self._plan_replay(peer, subscription, from_, ends=ends, others=others)
         if not ends:
             self._join_group(peer, subscription)
         self.fanout.place(peer)
         return None
 
-    def _admissible(self, peer: Peer, id_: str, filter_: Filter, from_: From) -> Refusal | None:
-        limits = self.limits
-        if peer.grants is not None and not peer.grants.consume:
-            return Refusal("unauthorized", "this token may not consume")
-        if id_ not in peer.subscriptions and len(peer.subscriptions) >= limits.max_subscriptions:
-            return Refusal(
-                "limit-exceeded", f"max_subscriptions: {limits.max_subscriptions} on one connection"
-            )
-        if from_ is not None and from_ != "all" and len(from_) > limits.resume_positions:
-            return Refusal(
-                "limit-exceeded", f"max_from_positions: {limits.resume_positions} resume positions"
-            )
-        held_bytes = replay.held_bytes(filter_, from_)
-        held_bytes += sum(known.held_bytes for known in peer.subscriptions.values() if known.id != id_)
-        if held_bytes > limits.max_subscription_bytes:
-            detail = f"max_subscription_bytes: {limits.max_subscription_bytes} bytes on one connection"
-            return Refusal("limit-exceeded", detail)
-        return None
+    def _plan_replay(
+        self, peer: Peer, subscription: Subscription, from_: From, *, ends: bool, others: bool
+    ) -> None:
+        planned, base = replay.plan(self.store, subscription.filter, from_, ends=ends, others=others)
+        grants = peer.grants
+        if grants is not None and (others or from_ == "all"):
+            for session in [name for name in planned.behind if not grants.may_see(name)]:
+                del planned.behind[session]
+        subscription.replay = planned
+        if peer.framing is Framing.WEBSOCKET:
+            subscription.base = base
 
     def _join_group(self, peer: Peer, subscription: Subscription) -> None:
         group = self.fanout.index.group(subscription.filter, subscription.ceiling)
