@@ -64,6 +64,10 @@ class ResumingConsumer(Consumer):
             # It is looked for among what is held; of what is not, a lower one costs the consumer nothing.
             held = {item.key for item in self.store.held(session)}
             fit = [p for p in fit if p in held] or (fit and [min(fit)])
+        assert not fit or position is not None
+        if cursor is not None and cursor.overtaken:
+            # It may have been set back to a backfill that is gone by now: resuming from there, that is said.
+            return
         assert not fit or (position is not None and position >= max(fit))
 
     def _check_resumption(self, delivered: list[dict[str, Any]]) -> None:
