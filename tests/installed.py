@@ -21,11 +21,11 @@ QUIET = "[operator]\nenabled = false\n"
 class Installed:
     """A running ``aep-relay serve``: its port, what it logs, how it ends."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], prefix: Sequence[str] = ()) -> None:
         self.lines: list[str] = []
         self._fresh: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "aep_relay", "serve", *arguments],
+            [*prefix, sys.executable, "-m", "aep_relay", "serve", *arguments],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -67,13 +67,21 @@ class Installed:
 
 @contextlib.contextmanager
 def installed(
-    folder: Path, config: str = QUIET, arguments: Sequence[str] = ("--port", "0"), **env: str
+    folder: Path,
+    config: str = QUIET,
+    arguments: Sequence[str] = ("--port", "0"),
+    *,
+    prefix: Sequence[str] = (),
+    **env: str,
 ) -> Iterator[Installed]:
-    """A relay configured by ``config``, with ``arguments`` besides and ``env`` in its environment."""
+    """A relay configured by ``config``, with ``arguments`` besides and ``env`` in its environment.
+
+    ``prefix`` is a command that runs it.
+    """
     file = folder / "relay.toml"
     file.write_text(config)
     file.chmod(0o600)
-    relay = Installed(["--config", str(file), *arguments], env)
+    relay = Installed(["--config", str(file), *arguments], env, prefix)
     try:
         yield relay
     finally:
