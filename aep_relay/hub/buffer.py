@@ -323,10 +323,10 @@ class SessionBuffer:
         # A rider that was read last and is gone had its entry before it, which is held still.
         return at + 1 if self._trimmed and cursor.last is not None else at
 
-    def below(self, position: Position) -> list[Event]:
-        """Return the held entries below ``position``, highest first, at most 1,000 of them."""
+    def below(self, position: Position, max_items: int) -> list[Event]:
+        """Return the held entries among the ``max_items`` items below ``position``, highest first."""
         end = bisect_left(self._keys, position, self._head)
-        start = max(self._head, end - 1000)
+        start = max(self._head, end - max_items)
         return [event for event in reversed(self._items[start:end]) if event.position is not None]
 
 

@@ -45,7 +45,7 @@ MAX_BYTES: Final = 1 << 20
 ENTRY_BYTES: Final = 80
 """What a position takes besides its names."""
 
-MAX_LOOKED_BACK: Final = 64
+MAX_LOOKED_BACK: Final = 16
 """Held Events among which the one before a gap is looked for."""
 
 
@@ -254,7 +254,7 @@ def _held_below(subscription: Subscription, session: str, bound: Position, store
     buffer = store.get(session)
     if buffer is None:
         return None
-    for event in islice(buffer.below(bound), MAX_LOOKED_BACK):
+    for event in buffer.below(bound, MAX_LOOKED_BACK):
         if subscription.filter.matches(event):
             return event.position
     return None
