@@ -101,28 +101,27 @@ class FanOut:
         framed = self._framed
         framed.clear()
         mixed: dict[Cohort, list[Group]] | None = None
+        backlog_bytes = 0
         for group in groups:
             for framing, cohort in group.plain.items():
                 frame = framed.get((group.ceiling, framing))
                 if frame is None:
                     frame = self._frame(event, group.ceiling, framing)
                 cohort.push(frame, mark)
-                self.backlog_bytes += len(frame) * len(cohort.members)
+                backlog_bytes += len(frame) * len(cohort.members)
             if group.mixed:
                 if mixed is None:
                     mixed = {}
                 for cohort in group.mixed:
                     mixed.setdefault(cohort, []).append(group)
+        self.backlog_bytes += backlog_bytes
         if mixed is not None:
             self._publish_mixed(event, key, mark, mixed)
         if event.variants is not None:
             # They served this fan-out. Kept on a held Event, they would be memory that nothing bounds.
             event.variants = None
         if position is not None:
-            session = event.session
-            for group in groups:
-                if group.tracked:
-                    self._track(group, session, stamp, position)  # type: ignore[arg-type]  # a position has a session
+            self._track(groups, event.session, stamp, position)  # type: ignore[arg-type]  # a position has a session
 
     def _frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
         raw = event.raw if ceiling is None else self._at(event, ceiling)
@@ -223,17 +222,22 @@ class FanOut:
         for name in [name for name in table if self._store.get(name) is None]:
             del table[name]
 
-    def _track(self, group: Group, session: str, stamp: int, position: Position) -> None:
-        tracks = group.tracks
-        track = tracks.get(session)
-        if track is None:
-            if len(tracks) >= 2 * self.limits.max_sessions:
-                self._forget_gone(tracks)
-            tracks[session] = ((stamp, position),)
-        elif position >= track[0][1]:
-            tracks[session] = ((stamp, position),)
-        else:
-            tracks[session] = extend(track, stamp, position)
+    def _track(self, groups: list[Group], session: str, stamp: int, position: Position) -> None:
+        # One for all of them: thousands may have the same.
+        highest = ((stamp, position),)
+        for group in groups:
+            if not group.tracked:
+                continue
+            tracks = group.tracks
+            track = tracks.get(session)
+            if track is None:
+                if len(tracks) >= 2 * self.limits.max_sessions:
+                    self._forget_gone(tracks)
+                tracks[session] = highest
+            elif position >= track[0][1]:
+                tracks[session] = highest
+            else:
+                tracks[session] = extend(track, stamp, position)
 
     def place(self, peer: Peer) -> None:
         """Put ``peer`` into the cohort that its subscriptions and replays call for now."""
