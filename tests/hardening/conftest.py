@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from aep_relay.hub.limits import Limits
-from tests.hardening.inside import PATIENCE_SECONDS, Inside, inside
+from tests.hardening.inside import Inside, inside
 from tests.hardening.pair import LATENCY_SECONDS, Pair
 
 
@@ -28,14 +27,10 @@ def running(limits: Limits) -> Iterator[Inside]:
 def pair(running: Inside) -> Iterator[Pair]:
     pair = Pair(running.port)
     pair.start()
-    before = running.objects()
-    yield pair
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (after := running.objects()) != before and time.monotonic() < deadline:
-        time.sleep(0.1)
+    with running.leaving_nothing():
+        yield pair
     pair.stop()
     assert pair.failure is None
-    assert after == before
 
 
 @pytest.fixture

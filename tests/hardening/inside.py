@@ -157,6 +157,16 @@ class Inside:
         return now
 
     @contextlib.contextmanager
+    def leaving_nothing(self) -> Iterator[None]:
+        """Have everything that was made for connections of the block be gone, with a moment for those that just end."""
+        before = self.objects()
+        yield
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (after := self.objects()) != before and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert after == before
+
+    @contextlib.contextmanager
     def holds(self) -> Iterator[Callable[[], Hold]]:
         """Measure the steps of the block; what is yielded tells the longest."""
         self.clock.longest = Hold(0.0, "")

@@ -43,7 +43,7 @@ def presenting(kind: str, *values: bytes, query: bytes = b"") -> bytes:
 
 @pytest.fixture(scope="module")
 def relay() -> Iterator[Inside]:
-    with inside(auth=Auth(token=TOKEN)) as running:
+    with inside(auth=Auth(token=TOKEN)) as running, running.leaving_nothing():
         yield running
 
 

@@ -20,12 +20,17 @@ from tests.hardening.inside import Inside, inside
 TOKEN = "t0ken-of-the-tests"
 BEARER = f"Bearer {TOKEN}"
 CANCEL = "control.cancel"
-LIMITS = Limits(soft_limit_bytes=64 * 1024, hard_limit_bytes=256 * 1024, max_event_bytes=128 * 1024)
+LIMITS = Limits(
+    soft_limit_bytes=64 * 1024,
+    hard_limit_bytes=256 * 1024,
+    max_event_bytes=128 * 1024,
+    closing_timeout_seconds=1,
+)
 
 
 @pytest.fixture(scope="module")
 def relay() -> Iterator[Inside]:
-    with inside(LIMITS, auth=Auth(token=TOKEN)) as running:
+    with inside(LIMITS, auth=Auth(token=TOKEN)) as running, running.leaving_nothing():
         yield running
 
 
