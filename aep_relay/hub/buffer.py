@@ -157,6 +157,33 @@ class SessionBuffer:
         self.lost = Lost(position, riders)
         return self._forget(head, end)
 
+    def evict(self, least_bytes: int) -> list[Event]:
+        """Evict as ``evict_oldest``, again and again until ``least_bytes`` are freed, would; not the last entry, if it
+        is not the only one.
+
+        In one go: evicting thousands one by one takes several times as long.
+        """
+        keys, items, head = self._keys, self._items, self._head
+        end = freed_bytes = 0
+        riders_only = True
+        for index in range(head, len(items)):
+            is_rider = items[index].position is None
+            # Riders that stand before every entry go one by one, others with theirs.
+            if index > head and (riders_only or not is_rider):
+                end = index
+                if freed_bytes >= least_bytes:
+                    break
+            riders_only = riders_only and is_rider
+            freed_bytes += items[index].held_bytes
+        if not end:
+            return self.evict_oldest()
+        position = keys[end - 1]
+        first = bisect_left(keys, position, head, end)
+        riders = self.lost == (position, True) or any(item.position is None for item in items[first:end])
+        self._trimmed = False
+        self.lost = Lost(position, riders)
+        return self._forget(head, end)
+
     def lose(self, position: Position) -> list[Event]:
         """Know from now on that what came before ``position`` is gone, and return what went with it."""
         mark = before(position)

@@ -97,25 +97,28 @@ class Store:
         self._sessions[session] = buffer
         while len(self._sessions) > self.limits.max_sessions:
             oldest = next(iter(self._sessions.values()))
-            while len(oldest):
-                self._evict(oldest)
+            while oldest.held:
+                self._evict(oldest, oldest.size_bytes)
             self._drop(oldest)
 
     def _enforce(self, buffer: SessionBuffer) -> None:
         limits = self.limits
-        while len(buffer.held) > limits.buffer_events or buffer.size_bytes > limits.max_session_bytes:
+        while len(buffer.held) > limits.buffer_events:
             self._evict(buffer)
+        while buffer.size_bytes > limits.max_session_bytes:
+            self._evict(buffer, buffer.size_bytes - limits.max_session_bytes)
         if not buffer.held:
             self._drop(buffer)
         while self.size_bytes > limits.max_buffer_bytes and self._sessions:
             oldest = next(iter(self._sessions.values()))
-            self._evict(oldest)
-            if not len(oldest):
+            self._evict(oldest, self.size_bytes - limits.max_buffer_bytes)
+            if not oldest.held:
                 self._drop(oldest)
 
-    def _evict(self, buffer: SessionBuffer) -> None:
+    def _evict(self, buffer: SessionBuffer, least_bytes: int = 0) -> None:
         size_bytes = buffer.size_bytes
-        self._went(buffer, buffer.evict_oldest(), size_bytes)
+        gone = buffer.evict(least_bytes) if least_bytes else buffer.evict_oldest()
+        self._went(buffer, gone, size_bytes)
 
     def _went(self, buffer: SessionBuffer, gone: list[Event], size_bytes: int) -> None:
         """Account for ``gone``, evicted from ``buffer``, whose size was ``size_bytes`` before."""

@@ -137,6 +137,32 @@ def test_riders_of_a_position_that_two_entries_share() -> None:
     assert buffer.lost == Lost((0, 1), riders=True)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 1, 2, 3, 4]), st.integers(0, 60)), min_size=1, max_size=12),
+    st.lists(st.integers(1, 3_000), min_size=1, max_size=4),
+    st.integers(0, 2),
+)
+def test_evicting_much_at_once_is_evicting_the_oldest_again_and_again(
+    items: list[tuple[int | None, int]], amounts: list[int], gone_before: int
+) -> None:
+    at_once, one_by_one = SessionBuffer("s"), SessionBuffer("s")
+    for number, (seq, padding) in enumerate(items):
+        for buffer in (at_once, one_by_one):
+            buffer.admit(event(f"e{number}", seq, source=f"aep:{number}", data={"x": "x" * padding}))
+    for buffer in (at_once, one_by_one):
+        evict(buffer, min(gone_before, len(buffer)))
+    for amount in amounts:
+        wanted = at_once.size_bytes - amount
+        while at_once.held and at_once.size_bytes > wanted:
+            at_once.evict(at_once.size_bytes - wanted)
+        while one_by_one.held and one_by_one.size_bytes > wanted:
+            one_by_one.evict_oldest()
+        assert held(at_once) == held(one_by_one)
+        assert (at_once.lost, at_once.size_bytes) == (one_by_one.lost, one_by_one.size_bytes)
+        assert at_once.cursor_at_start().lost is at_once.lost
+
+
 def test_an_event_at_or_below_the_eviction_mark_is_not_admitted() -> None:
     buffer = filled(("a", 5), ("b", 6), ("c", 7))
     evict(buffer, 1)
