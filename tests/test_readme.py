@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-import httpx
 import pytest
 
 from aep_relay.config import load
 from aep_relay.hub.limits import Limits
+from tests import patient
 from tests.installed import installed
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -62,7 +62,7 @@ def test_the_program_for_websocket(port: str, tmp_path: Path) -> None:
     posted = TOUR[0][0]
     event = posted.split(" -d '", 1)[1].rsplit("'", 1)[0]
     headers = {"AEP-Version": "0.1", "Content-Type": "application/json"}
-    sent = httpx.post(f"http://127.0.0.1:{port}/events", content=event, headers=headers)
+    sent = patient.post(f"http://127.0.0.1:{port}/events", content=event, headers=headers)
     assert sent.status_code == 202
     program = tmp_path / "watch.py"
     (shown_program,) = printed("python")

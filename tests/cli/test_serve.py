@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import patient
 from tests.installed import QUIET, installed
 
 
@@ -14,7 +15,7 @@ from tests.installed import QUIET, installed
 def test_a_signal_ends_it_with_0(number: signal.Signals, tmp_path: Path) -> None:
     with installed(tmp_path) as relay:
         port = relay.port()
-        assert httpx.get(f"http://127.0.0.1:{port}/healthz").json()["ok"]
+        assert patient.get(f"http://127.0.0.1:{port}/healthz").json()["ok"]
         assert relay.end(number) == 0
         assert relay.record("draining")["signal"] == number.name
 
@@ -56,7 +57,7 @@ def test_warnings_of_the_configuration_are_logged(tmp_path: Path) -> None:
         assert str(token) in relay.record("configuration")["detail"]
         port = relay.port()
         url = f"http://127.0.0.1:{port}/stream?live=0&access_token="
-        assert httpx.get(url + "abc-secret-def").status_code == 200
-        assert httpx.get(url + "abc-secret-deg").status_code == 401
+        assert patient.get(url + "abc-secret-def").status_code == 200
+        assert patient.get(url + "abc-secret-deg").status_code == 401
         assert relay.end(signal.SIGTERM) == 0
         assert "abc-secret" not in "".join(relay.lines)

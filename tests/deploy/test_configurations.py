@@ -6,10 +6,10 @@ import shutil
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 
 from aep_relay.config import load
+from tests import patient
 from tests.installed import installed
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -28,7 +28,7 @@ def test_it_is_accepted_and_serves(name: str, tmp_path: Path) -> None:
     with installed(tmp_path, text, [], AEP_HUB_TOKEN=TOKEN) as relay:
         port = relay.port()
         headers = {} if name == "sidecar" else {"Authorization": f"Bearer {TOKEN}"}
-        assert httpx.get(f"http://127.0.0.1:{port}/connections", headers=headers).status_code == 200
+        assert patient.get(f"http://127.0.0.1:{port}/connections", headers=headers).status_code == 200
         unix = load(tmp_path / "relay.toml", {"AEP_HUB_TOKEN": TOKEN}, {}).listen.unix
         assert unix is None or Path(unix).is_socket()
         assert relay.end(signal.SIGTERM) == 0

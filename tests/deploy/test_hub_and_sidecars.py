@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 
-import httpx
 import pytest
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
+from tests import patient
 from tests.bindings.served import JSON, event, hello
 from tests.deploy.test_proxies import PATIENCE_SECONDS, program, running
 from tests.installed import Installed, installed
@@ -72,13 +72,15 @@ def test_events_go_up_from_both_and_a_command_comes_down(tmp_path: Path) -> None
         ]
         bearer = {"Authorization": "Bearer secret-of-watcher"}
         watcher = stack.enter_context(
-            connect(f"wss://localhost:{port}/socket", ssl=trust, additional_headers=bearer, proxy=None)
+            patient.connect(
+                f"wss://localhost:{port}/socket", ssl=trust, additional_headers=bearer, proxy=None
+            )
         )
         watcher.send(json.dumps(hello("consumer")))
         watcher.send(json.dumps({"type": "subscribe", "id": "all", "filter": {}, "from": "all"}))
         # One agent speaks WebSocket, the other sends its Events by POST.
         builder = stack.enter_context(agent(ports[0], None, session="first", accepts=["control.cancel"]))
-        posted = httpx.post(f"http://127.0.0.1:{ports[1]}/events", content=event(0, "second"), headers=JSON)
+        posted = patient.post(f"http://127.0.0.1:{ports[1]}/events", content=event(0, "second"), headers=JSON)
         assert posted.status_code == 202
         assert sorted(received(watcher, 2)) == ["first session.started", "second tool.requested"]
         command = json.loads(event(0, "first")) | {"type": "control.cancel", "id": "c-1"}

@@ -19,9 +19,9 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
-from websockets.sync.client import connect
 
 from aep_relay.hub.limits import Limits
+from tests import patient
 from tests.bindings.served import JSON, event, hello
 from tests.installed import QUIET, installed
 from tests.ports import free_port
@@ -174,7 +174,7 @@ def test_streams_are_not_buffered(proxied: Proxied) -> None:
 
 def test_sockets_are_upgraded(proxied: Proxied) -> None:
     url = f"wss://localhost:{proxied.port}/socket?access_token={TOKEN}"
-    with connect(url, ssl=proxied.trust, proxy=None) as client:
+    with patient.connect(url, ssl=proxied.trust, proxy=None) as client:
         client.send(json.dumps(hello("both")))
         assert json.loads(client.recv(PATIENCE_SECONDS))["type"] == "hello"
         client.send(json.dumps({"type": "subscribe", "id": "mine", "filter": {"session": "ws"}}))

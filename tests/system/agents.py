@@ -11,7 +11,9 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
+
+from tests import patient
 
 RESPOND = "control.attention.respond"
 PATIENCE_SECONDS = 20.0
@@ -94,7 +96,7 @@ def agent(
 ) -> Iterator[Agent]:
     """Connect an agent to the relay at ``port``, with its session begun."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    with connect(f"ws://127.0.0.1:{port}/socket", additional_headers=headers) as socket:
+    with patient.connect(f"ws://127.0.0.1:{port}/socket", additional_headers=headers) as socket:
         hello = {
             "type": "hello",
             "versions": ["0.1"],

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from websockets.sync.client import connect
 
+from tests import patient
 from tests.installed import QUIET, Installed, installed
 from tests.system.test_journal import eventually, line
 from tests.system.test_run import COMMAND, OBEDIENT, PRELUDE, TOKEN, Running
@@ -113,7 +113,7 @@ def test_a_process_with_a_running_relay(relay: Installed, token: str, tmp_path: 
     with subprocess.Popen(call, stderr=subprocess.PIPE) as running:
         eventually(lambda: len(seen(port).held()) == 1)
         header = {"Authorization": f"Bearer {TOKEN}"}
-        with connect(f"ws://127.0.0.1:{port}/socket", additional_headers=header) as socket:
+        with patient.connect(f"ws://127.0.0.1:{port}/socket", additional_headers=header) as socket:
             hello = {
                 "type": "hello",
                 "versions": ["0.1"],

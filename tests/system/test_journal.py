@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
-
+from tests import patient
 from tests.installed import Installed, installed
 from tests.protocol.samples import MINIMAL, text
 
@@ -43,7 +42,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 def held(relay: Installed, port: int, **parameters: str) -> list[dict[str, object]]:
     url = f"http://127.0.0.1:{port}/stream"
-    answer = httpx.get(url, params={"from": "all", "live": "0", **parameters})
+    answer = patient.get(url, params={"from": "all", "live": "0", **parameters})
     return [json.loads(found) for found in re.findall("^data: (.*)$", answer.text, re.MULTILINE)]
 
 
@@ -62,7 +61,7 @@ def test_from_file_to_file_across_a_crash(tmp_path: Path) -> None:
         file.write(line(20)[50:])
     with installed(tmp_path, CONFIG) as relay:
         port = relay.port()
-        httpx.post(f"http://127.0.0.1:{port}/events", headers=HEADERS, content=line(99))
+        patient.post(f"http://127.0.0.1:{port}/events", headers=HEADERS, content=line(99))
         eventually(lambda: {each["id"] for each in held(relay, port)} == {"e-20", "e-99"})
         assert relay.end(signal.SIGTERM) == 0
     everything = b"".join(path.read_bytes() for path in archived.parent.iterdir())
@@ -83,7 +82,7 @@ def test_a_redacting_relay_keeps_redacted_text(tmp_path: Path) -> None:
     ):
         with installed(tmp_path, config, QUINCE="hunter-two") as relay:
             port = relay.port()
-            httpx.post(f"http://127.0.0.1:{port}/events", headers=HEADERS, content=event)
+            patient.post(f"http://127.0.0.1:{port}/events", headers=HEADERS, content=event)
             (found,) = held(relay, port, capture="redacted")
             assert found["capture"] == capture
             assert found["data"] == {"kind": "input", "prompt": prompt}

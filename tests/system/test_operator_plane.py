@@ -13,9 +13,10 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from aep_relay.ops.server import WRITE_TIMEOUT_SECONDS
+from tests import patient
 from tests.installed import installed
 from tests.ports import free_port
 from tests.system.agents import post
@@ -50,7 +51,7 @@ def progress(number: int) -> bytes:
 def consumer(relay: Operated) -> Iterator[ClientConnection]:
     """A consumer of everything."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with connect(f"ws://127.0.0.1:{relay.port}/socket", additional_headers=headers) as socket_:
+    with patient.connect(f"ws://127.0.0.1:{relay.port}/socket", additional_headers=headers) as socket_:
         socket_.send(
             json.dumps({"type": "hello", "versions": ["0.1"], "role": "consumer", "capabilities": {}})
         )

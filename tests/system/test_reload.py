@@ -14,8 +14,9 @@ import httpx
 import pytest
 from joserfc import jwk
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
+from tests import patient
 from tests.bindings.served import JSON, event, hello
 from tests.installed import QUIET, Installed, installed
 
@@ -63,7 +64,7 @@ class Client:
 
     def socket(self, name: str, **identity: object) -> ClientConnection:
         url = f"ws://127.0.0.1:{self.port}/socket"
-        socket = self.stack.enter_context(connect(url, additional_headers=bearer(name), proxy=None))
+        socket = self.stack.enter_context(patient.connect(url, additional_headers=bearer(name), proxy=None))
         greeting = hello("both")
         greeting["identity"] = {"agent": "tester", **identity}
         socket.send(json.dumps(greeting))

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from websockets.sync.client import connect
 
+from tests import patient
 from tests.installed import QUIET
 from tests.system.test_journal import eventually
 
@@ -62,7 +61,7 @@ class Running:
         return self._port
 
     def held(self) -> list[dict[str, Any]]:
-        answer = httpx.get(
+        answer = patient.get(
             f"http://127.0.0.1:{self.port}/stream",
             params={"from": "all", "live": "0"},
             headers={"Authorization": f"Bearer {TOKEN}"},
@@ -181,7 +180,7 @@ def test_commands_reach_it_and_the_roster_shows_it(tmp_path: Path) -> None:
     with supervised(tmp_path, OBEDIENT, "--accepts", "control.cancel") as running:
         url = f"ws://127.0.0.1:{running.port}/socket"
         eventually(lambda: len(running.held()) == 1)
-        with connect(url, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as socket:
+        with patient.connect(url, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as socket:
             frames = [
                 {
                     "type": "hello",
@@ -282,7 +281,7 @@ time.sleep(600)
         url = f"ws://127.0.0.1:{running.port}/socket"
         path = tmp_path / "archive" / "builder" / "s.jsonl"
         eventually(lambda: path.exists() and path.read_bytes().count(b"\n") == 30_000)
-        with connect(url, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as socket:
+        with patient.connect(url, additional_headers={"Authorization": f"Bearer {TOKEN}"}) as socket:
             hello = {
                 "type": "hello",
                 "versions": ["0.1"],

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
+from tests import patient
 from tests.installed import QUIET, installed
 from tests.system.running import JSON, NDJSON, Running
 
@@ -81,8 +81,8 @@ def test_off_loopback_with_a_token_and_a_declaration_it_starts(opened: str, tmp_
     config = f"{QUIET}[auth]\n{opened}\n"
     with installed(tmp_path, config, ["--host", "0.0.0.0", "--port", "0"], AEP_TOKEN="abc") as relay:
         url = f"http://127.0.0.1:{relay.port()}/connections"
-        assert httpx.get(url).status_code == 401
-        assert httpx.get(url, headers={"Authorization": "Bearer abc"}).status_code == 200
+        assert patient.get(url).status_code == 401
+        assert patient.get(url, headers={"Authorization": "Bearer abc"}).status_code == 200
         assert relay.end(signal.SIGTERM) == 0
 
 
@@ -111,7 +111,7 @@ def test_a_taken_operator_port_does_not_keep_it_from_starting(tmp_path: Path) ->
                 relay.record("operator plane cannot listen; the relay goes on without it")["level"]
                 == "warning"
             )
-            assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+            assert patient.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
             assert relay.end(signal.SIGTERM) == 0
 
 
@@ -122,7 +122,7 @@ def test_the_environment_is_over_the_file_and_flags_are_over_the_environment(tmp
     ) as relay:
         port = relay.port()
         assert port > 2
-        answer = httpx.get(f"http://127.0.0.1:{port}/events").json()
+        answer = patient.get(f"http://127.0.0.1:{port}/events").json()
         assert answer["capabilities"]["replay"]["buffer"] == 7
         assert relay.end(signal.SIGTERM) == 0
 
@@ -140,8 +140,8 @@ def test_the_token_file_is_over_the_variable(tmp_path: Path) -> None:
             ("from-the-file\r", 401),
         ):
             if "\r" not in given:
-                assert httpx.get(url, headers={"Authorization": f"Bearer {given}"}).status_code == status
-            assert httpx.get(url, params={"access_token": given}).status_code == status
+                assert patient.get(url, headers={"Authorization": f"Bearer {given}"}).status_code == status
+            assert patient.get(url, params={"access_token": given}).status_code == status
         assert relay.end(signal.SIGTERM) == 0
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
 import pytest
 
+from tests import patient
 from tests.installed import QUIET
 from tests.protocol.samples import MINIMAL, text
 from tests.protocol.test_intake import STDIO
@@ -161,12 +161,12 @@ def test_others_take_part_over_the_data_port(tmp_path: Path) -> None:
         stdin, stdout, stderr = stream(running.stdin), stream(running.stdout), stream(running.stderr)
         port = json.loads(stderr.readline())["addresses"][0].rpartition(":")[2]
         url = f"http://127.0.0.1:{port}"
-        httpx.post(f"{url}/events", headers=HEADERS, content=line(5))
+        patient.post(f"{url}/events", headers=HEADERS, content=line(5))
         assert json.loads(stdout.readline())["id"] == "e-5"
         stdin.write(line(6))
         stdin.flush()
         assert json.loads(stdout.readline())["id"] == "e-6"
-        answer = httpx.get(f"{url}/stream", params={"from": "all", "live": "0"}).text
+        answer = patient.get(f"{url}/stream", params={"from": "all", "live": "0"}).text
         assert re.findall("^id: (.*)$", answer, re.MULTILINE) == ["s_8f2c:0:5", "s_8f2c:0:6"]
         stdin.close()
         assert running.wait(30) == 0

@@ -20,8 +20,9 @@ from pathlib import Path
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
+from tests import patient
 from tests.bindings.served import JSON, event, hello
 from tests.fakes.manager import Notified
 from tests.installed import QUIET, installed
@@ -154,8 +155,8 @@ def test_a_passed_socket_off_loopback_needs_a_token(tmp_path: Path) -> None:
             process.send_signal(signal.SIGHUP)
             notified.message("RELOADING=1")
             assert notified.message("READY=1")[1].endswith("; the configuration read last was refused")
-            assert httpx.get(url).status_code == 401
-            assert httpx.get(url, headers={"Authorization": "Bearer abc"}).status_code == 200
+            assert patient.get(url).status_code == 401
+            assert patient.get(url, headers={"Authorization": "Bearer abc"}).status_code == 200
 
 
 class Load:
@@ -219,7 +220,7 @@ def test_a_restart_under_load_refuses_no_connection(tmp_path: Path) -> None:
         ends: list[object] = []
 
         def consume_socket() -> None:
-            with connect(f"ws://127.0.0.1:{port}/socket", proxy=None) as consumer:
+            with patient.connect(f"ws://127.0.0.1:{port}/socket", proxy=None) as consumer:
                 consumer.send(json.dumps(hello("consumer")))
                 consumer.send(json.dumps({"type": "subscribe", "id": "all", "filter": {}}))
                 ready.wait(PATIENCE_SECONDS)

@@ -8,8 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
-
+from tests import patient
 from tests.installed import installed
 from tests.protocol.samples import MINIMAL, text
 from tests.system.test_journal import eventually, held, line
@@ -82,5 +81,5 @@ def test_it_waits_for_a_relay_that_is_not_there(tmp_path: Path) -> None:
             out, err = process.communicate(timeout=20)
             assert (process.returncode, out) == (143, "2 Events accepted\n")
             assert json.loads(state.read_text())[0]["offset"] == len(line(0) + line(1))
-            assert httpx.get(f"http://127.0.0.1:{port}/healthz").json()["ok"]
+            assert patient.get(f"http://127.0.0.1:{port}/healthz").json()["ok"]
         assert "Traceback" not in err
