@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.replay import held_bytes
+from aep_relay.hub.replay import CURSOR_BYTES, held_bytes
 from aep_relay.protocol.errors import Refusal
 
 if TYPE_CHECKING:
     from aep_relay.hub.limits import Limits
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.replay import From
+    from aep_relay.hub.subscriptions import Subscription
     from aep_relay.protocol.filters import Filter
 
 
@@ -22,10 +23,18 @@ def inadmissible(peer: Peer, id_: str, filter_: Filter, from_: From, limits: Lim
         return _beyond(f"max_subscriptions: {limits.max_subscriptions} on one connection")
     if from_ is not None and from_ != "all" and len(from_) > limits.resume_positions:
         return _beyond(f"max_from_positions: {limits.resume_positions} resume positions")
-    others = sum(known.held_bytes for known in peer.subscriptions.values() if known.id != id_)
+    # What this one has to replay is as much as there are sessions; what all together have is not.
+    others = sum(_held_bytes(known) for known in peer.subscriptions.values() if known.id != id_)
     if others + held_bytes(filter_, from_) > limits.max_subscription_bytes:
         return _beyond(f"max_subscription_bytes: {limits.max_subscription_bytes} bytes on one connection")
     return None
+
+
+def _held_bytes(subscription: Subscription) -> int:
+    """Return about how much memory ``subscription`` takes now, with the cursors of a replay of everything."""
+    replay = subscription.replay
+    cursors = 0 if replay is None else len(replay.behind) * CURSOR_BYTES
+    return max(subscription.held_bytes, cursors)
 
 
 def _beyond(detail: str) -> Refusal:

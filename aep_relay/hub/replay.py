@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 POINT_BYTES = 500
 """What a resume position takes besides the session's name: an entry with a cursor, and one for the farewell."""
 
+CURSOR_BYTES = 120
+"""What a session takes that is behind, without a position of its own."""
+
 MAX_HAD = 4096
 """Commands that a replay leaves out."""
 

@@ -344,6 +344,24 @@ async def what_subscriptions_hold() -> None:
         assert "max_subscription_bytes" in refused.json["detail"]
 
 
+@limit("max_subscription_bytes")
+async def what_replays_hold() -> None:
+    """One replay of everything may always be; many at a time are bounded, and count no more when they are over."""
+    async with serving(Limits(max_subscription_bytes=64 * 1024)) as relay:
+        await relay.post(*(event(0, f"s{number}") for number in range(400)))
+        socket = await relay.greeted(capacity_bytes=2000)
+        everything = [{"type": "subscribe", "id": id_, "from": "all"} for id_ in ("a", "b", "c")]
+        socket.wire.capacity_bytes = 0
+        await socket.ask(*everything)
+        socket.wire.capacity_bytes = None
+        await settle()
+        told = socket.heard()
+        (refusal,) = [message for message in told if message["type"] == "error"]
+        assert (refusal["code"], refusal["id"]) == ("limit-exceeded", "c")
+        assert sum(message["type"] == "tool.requested" for message in told) == 800
+        assert (await socket.ask(everything[2]))[0] == {"type": "subscribed", "id": "c"}
+
+
 @limit("max_claims")
 async def claims() -> None:
     async with serving(Limits(max_claims=2)) as relay:
