@@ -42,6 +42,7 @@ class Pipe:
         self.problem: str | None = None
         """Why it broke, if not because nobody reads it any more: a full disk, say."""
         self.peer: Peer = relay.attach(binding, Framing.JSONL, self)
+        self.peer.patient = True
 
     # hub.peer.Sink
 
@@ -65,9 +66,7 @@ class Pipe:
         self.over.set()
 
     def abort(self, reason: str) -> None:
-        """End the peer at once (``Sink``), unless it only does not read: that is no sign that it is gone."""
-        if reason == "stalled":
-            return
+        """End the peer at once (``Sink``)."""
         self._broken = True
         self.close(reason, 0)
 

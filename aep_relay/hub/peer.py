@@ -90,6 +90,7 @@ class Peer:
         "name",
         "outbox",
         "owner",
+        "patient",
         "progress",
         "received_events",
         "role",
@@ -137,6 +138,8 @@ class Peer:
         """Why it is being ended, None as long as it is not."""
         self.received_events = 0
         self.delivered_events = 0
+        self.patient = False
+        """Whether a standstill is no sign that it is gone: whoever reads a pipe may be busy for hours."""
         self.progress: tuple[int, float] | None = None
         """Bytes sent and since when no more were taken, while bytes are pending."""
 

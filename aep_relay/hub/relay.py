@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
 from aep_relay.hub.admission import inadmissible
+from aep_relay.hub.behind import Behind
 from aep_relay.hub.catchup import CatchUp
 from aep_relay.hub.claims import Claims, added_by
 from aep_relay.hub.delivered import delivered
@@ -81,7 +82,7 @@ class Relay:
         """Who is told of every connection that ends or is ended, at least once."""
         self.feeders = Feeders(instance)
         self._next_id = 1
-        self._behind: dict[Peer, None] = {}
+        self._behind = Behind()
 
     def change_limits(self, limits: Limits) -> None:
         """Go on with other limits: buffers shrink as they are written, and queues of open connections keep theirs."""
@@ -104,7 +105,7 @@ class Relay:
         self.stats.dropped_events += peer.outbox.dropped_events
         peer.outbox.discard()
         self.peers.pop(peer.id, None)
-        self._behind.pop(peer, None)
+        self._behind.forget(peer)
         if peer.closing is None:
             peer.closing = "gone"
 
@@ -161,21 +162,13 @@ class Relay:
 
     def fell_behind(self, peer: Peer) -> None:
         """Watch a connection whose socket takes no more."""
-        self._behind[peer] = None
+        self._behind.watch(peer)
 
     def abort_stalled(self, now_seconds: float) -> None:
         """Abort connections that took no byte for ``stalled_timeout_seconds`` while bytes were pending."""
-        for peer in list(self._behind):
-            outbox = peer.outbox
-            if not outbox:
-                peer.progress = None
-                del self._behind[peer]
-            elif peer.progress is None or peer.progress[0] != outbox.sent_bytes:
-                peer.progress = (outbox.sent_bytes, now_seconds)
-            elif now_seconds - peer.progress[1] >= self.limits.stalled_timeout_seconds:
-                del self._behind[peer]
-                self.stats.disconnected("stalled")
-                peer.sink.abort("stalled")
+        for peer in self._behind.stalled(now_seconds, self.limits.stalled_timeout_seconds):
+            self.stats.disconnected("stalled")
+            peer.sink.abort("stalled")
 
     # Events in
 

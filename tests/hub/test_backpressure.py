@@ -246,6 +246,18 @@ def test_one_that_takes_nothing_for_too_long_is_aborted() -> None:
     assert not hub._behind
 
 
+def test_one_that_is_patient_is_neither_aborted_nor_counted() -> None:
+    hub = relay(stalled_timeout_seconds=90)
+    peer = consumer(hub, capacity_bytes=0)
+    peer.patient = True
+    emit(hub, 0, 1)
+    for now_seconds in (0.0, 90.0, 1000.0):
+        hub.abort_stalled(now_seconds)
+    assert sink(peer).aborted is None
+    assert "stalled" not in hub.stats.disconnects
+    catch_up(hub, peer)
+
+
 def test_one_byte_is_progress() -> None:
     hub = relay(stalled_timeout_seconds=90)
     peer = consumer(hub, capacity_bytes=0)
