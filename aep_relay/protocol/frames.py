@@ -4,7 +4,8 @@ answered.
 Invariants: a text is an Event if its ``type`` holds a dot or is no string at all, and a frame otherwise; the
 verdict on an Event is that of ``event.decode``. Of a frame only the members of its type that ``members`` names are
 read, and they strictly; what else is in it is ignored whatever it holds, and so are frames of other types, as long as
-they are JSON and have one ``type`` (§4 rule 2). Written frames are one line of JSON. AEP-0003 §2, §3.5, §4.1, §6.5.
+they are JSON and have one ``type`` (§4 rule 2); of what is too intricate to be looked through, the type is told by its
+beginning. Written frames are one line of JSON. AEP-0003 §2, §3.5, §4.1, §6.5.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _GLIMPSE_BYTES: Final = 64 << 10
 _LEADING_MEMBER = re.compile(
     rb'[ \t\r\n]*+[{,][ \t\r\n]*+"([^"\\]*+)"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+"|[-+.0-9A-Za-z]++)'
 )
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class FrameTooLarge(ProtocolError):
@@ -190,6 +192,8 @@ def _head(text: bytes, error: InvalidEvent) -> tuple[str | None, str | None]:
         raise BadJson("not a JSON object") from None
     except (msgspec.DecodeError, RecursionError) as problem:
         # Perhaps JSON all the same: its grammar allows lone surrogates and any depth, msgspec does not.
+        if not isinstance(problem, RecursionError) and not _ESCAPED_SURROGATE.search(text):
+            raise BadJson(f"not JSON: {problem}") from None
         try:
             found = dict(skim(text))
         except TooIntricate:

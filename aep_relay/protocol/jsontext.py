@@ -12,9 +12,12 @@ import json
 import re
 from functools import cache
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WHITESPACE: Final = b" \t\r\n"
 """The four bytes that JSON allows between tokens; ``bytes.strip()`` alone would take two more."""
@@ -151,14 +154,18 @@ def _all_but(kept: bytes) -> bytes:
     return bytes(byte for byte in range(256) if byte not in kept)
 
 
-def members(raw: bytes) -> list[tuple[str, bytes]]:
+def members(raw: bytes, max_members: int | None = None) -> list[tuple[str, bytes]]:
     """Return the members of the JSON object ``raw`` in order, doubled ones too, their values as spelled.
 
-    Raises what msgspec raises: ``msgspec.ValidationError`` if ``raw`` is another JSON value,
-    ``msgspec.DecodeError`` if it is none, RecursionError if it is nested too deep. UTF-8 is the caller's
-    matter.
+    Raises :class:`TooManyParts` when there are more than ``max_members``, and what msgspec raises:
+    ``msgspec.ValidationError`` if ``raw`` is another JSON value, ``msgspec.DecodeError`` if it is none,
+    RecursionError if it is nested too deep. UTF-8 is the caller's matter.
     """
-    return [(name.text, bytes(value)) for name, value in _read_pairs(raw).items()]
+    read = _read_pairs if max_members is None else _reader_of_few(max_members)
+    try:
+        return [(name.text, bytes(value)) for name, value in read(raw).items()]
+    except _TooManyMembers:
+        raise TooManyParts(f"more than {max_members} members") from None
 
 
 def loads(raw: bytes | str) -> object:
@@ -233,6 +240,21 @@ class _Name:
 
 def _name(_: type, text: str) -> _Name:
     return _Name(text)
+
+
+class _TooManyMembers(Exception):
+    """No ValueError, which msgspec would take for its own."""
+
+
+def _reader_of_few(max_members: int) -> Callable[[bytes], dict[_Name, msgspec.Raw]]:
+    numbers = iter(range(max_members))
+
+    def name(_: type, text: str) -> _Name:
+        if next(numbers, None) is None:
+            raise _TooManyMembers
+        return _Name(text)
+
+    return msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=name).decode
 
 
 _read_pairs = msgspec.json.Decoder(dict[_Name, msgspec.Raw], dec_hook=_name).decode

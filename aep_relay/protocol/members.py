@@ -11,10 +11,14 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from aep_relay.protocol.jsontext import JsonError, loads
-from aep_relay.protocol.skim import TooIntricate, skim
+import msgspec
+
+from aep_relay.protocol.jsontext import JsonError, TooManyParts, loads, members
+from aep_relay.protocol.skim import MAX_SKIMMED_MEMBERS, TooIntricate, skim
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     Frame = dict[str, object]
 
 MEMBERS: Final = {
@@ -39,6 +43,9 @@ MAX_OPEN_BYTES: Final = 64 << 10
 MAX_OPEN_LEVELS: Final = 4
 """How deep that goes."""
 
+MAX_OPEN_MEMBERS: Final = 256
+"""Of how many members in all."""
+
 _OPEN_ENDED: Final = frozenset({"identity", "capabilities", "experimental"})
 """Members that hold what others have yet to think of."""
 
@@ -54,7 +61,7 @@ def read(text: bytes, type_: str) -> Frame:
     """
     known = MEMBERS.get(type_)
     if known is None:
-        if len(_TYPE_NAME.findall(text)) > 1 and [name for name, _ in skim(text)].count("type") > 1:
+        if len(_TYPE_NAME.findall(text)) > 1 and [name for name, _ in _all(text)].count("type") > 1:
             raise JsonError(_TWICE)
         return {"type": type_}
     try:
@@ -71,17 +78,18 @@ def _beside_unreadable(text: bytes, type_: str, error: JsonError) -> Frame:
     """
     try:
         found = _unique(text)
-    except TooIntricate:
+    except (TooIntricate, TooManyParts):
         raise error from None
     frame: Frame = {"type": type_}
+    left = iter(range(MAX_OPEN_MEMBERS))
     for name in MEMBERS[type_]:
         if name in found:
             value = found[name]
-            frame[name] = _readable(value, MAX_OPEN_LEVELS) if name in _OPEN_ENDED else loads(value)
+            frame[name] = _readable(value, MAX_OPEN_LEVELS, left) if name in _OPEN_ENDED else loads(value)
     return frame
 
 
-def _readable(text: bytes, levels: int) -> object:
+def _readable(text: bytes, levels: int, left: Iterator[int]) -> object:
     """Return the value of ``text`` without those members of it, and of the objects in it, that can't be read.
 
     Raises ``JsonError`` if nothing is left.
@@ -93,15 +101,25 @@ def _readable(text: bytes, levels: int) -> object:
             raise
     value: Frame = {}
     for name, member in _unique(text).items():
+        if next(left, None) is None:
+            raise JsonError(f"more than {MAX_OPEN_MEMBERS} members beside what can't be read")
         with suppress(JsonError, UnicodeEncodeError):
             name.encode()
-            value[name] = _readable(member, levels - 1)
+            value[name] = _readable(member, levels - 1, left)
     return value
 
 
+def _all(text: bytes) -> list[tuple[str, bytes]]:
+    """Return name and text of each member. Raises like ``skim``, to which the ordinary is not left: it takes longer."""
+    try:
+        return members(text, MAX_SKIMMED_MEMBERS)
+    except (msgspec.DecodeError, RecursionError):
+        return skim(text)
+
+
 def _unique(text: bytes) -> dict[str, bytes]:
-    found = skim(text)
-    members = dict(found)
-    if len(members) != len(found):
+    found = _all(text)
+    unique = dict(found)
+    if len(unique) != len(found):
         raise JsonError(_TWICE)
-    return members
+    return unique

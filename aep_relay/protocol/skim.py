@@ -2,8 +2,8 @@
 
 What is to be ignored has to be JSON and nothing more, so the limits of ``jsontext`` and of msgspec do not apply here.
 Invariants: the verdict is that of RFC 8259's grammar, for valid UTF-8; nothing recurses; what a text may cost is
-bounded by ``MAX_STEPS`` and ``MAX_SKIMMED_MEMBERS``, since the scalars of one container, its runs of opening brackets
-and of closing ones are each a single match of a regular expression.
+bounded by ``MAX_STEPS``, ``MAX_SKIMMED_MEMBERS`` and ``MAX_COMMAS``, since the scalars of one container, its runs of
+opening brackets and of closing ones are each a single match of a regular expression.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ MAX_STEPS: Final = 5_000
 MAX_SKIMMED_MEMBERS: Final = 2_000
 """Members of the object itself."""
 
+MAX_COMMAS: Final = 1 << 17
+"""Members and items in all of the text."""
+
 _S = rb"[ \t\r\n]*+"
 _STRING = rb'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+"'
 _NUMBER = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
@@ -38,7 +41,7 @@ _CLOSED_BY = bytes.maketrans(b"[{", b"]}")
 
 
 class TooIntricate(JsonError):
-    """The text takes more than ``MAX_STEPS`` or ``MAX_SKIMMED_MEMBERS``: whether it is JSON was not found out."""
+    """The text takes more than the bounds of this module: whether it is JSON was not found out."""
 
 
 def skim(text: bytes) -> list[Member]:
@@ -49,6 +52,8 @@ def skim(text: bytes) -> list[Member]:
     start = _START.match(text)
     if start is None:
         raise JsonError("not a JSON object")
+    if text.count(b",") > MAX_COMMAS:
+        raise TooIntricate(f"more than {MAX_COMMAS} commas")
     return _Skimmer(text, start.end()).run()
 
 

@@ -169,6 +169,7 @@ NOBODY_READS_IT = {
     "deeper nesting": b"[" * 200_000 + b"]" * 200_000,
     "deep objects": b'{"a":' * 1200 + b"1" + b"}" * 1200,
     "an Event": EVENT,
+    "many frames": b"[" + b",".join([b'{"type":"ping"}'] * 6000) + b"]",
 }
 
 
@@ -198,6 +199,20 @@ def test_what_is_unknown_is_ignored_whatever_it_holds(value: bytes) -> None:
     for doubled in (b'{"type":"zzz","x":%b,"type":"zzz"}', b'{"t\\u0079pe":"zzz","x":%b,"type":"zzz"}'):
         with pytest.raises(InvalidFrame):
             read(doubled % value)
+
+
+def test_what_is_looked_through_beside_the_unreadable_is_bounded() -> None:
+    def hello(count: int) -> bytes:
+        many = b",".join(b'"c%d":1' % number for number in range(count))
+        return b'{"type":"hello","versions":["0.1"],"capabilities":{"new":1e999,%b}}' % many
+
+    read = frames.parse(hello(members.MAX_OPEN_MEMBERS - 1), 1 << 20)
+    assert isinstance(read, dict)
+    assert len(dict(read["capabilities"])) == members.MAX_OPEN_MEMBERS - 1  # type: ignore[call-overload]
+    with pytest.raises(InvalidFrame, match="more than 256 members"):
+        frames.parse(hello(members.MAX_OPEN_MEMBERS), 1 << 20)
+    with pytest.raises(InvalidFrame, match="more than 2000 members"):
+        frames.parse(b"{" + b'"type":"zzz",' * 2000 + b'"type":"zzz"}', 1 << 20)
 
 
 def test_an_unknown_type_may_hold_a_lone_surrogate() -> None:

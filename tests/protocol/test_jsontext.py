@@ -305,6 +305,9 @@ def test_nothing_else_is_raised(text: bytes | str) -> None:
 def test_members_are_told_apart() -> None:
     raw = b' { "a" : 1.0 , "\\u0061":[ 1 ],"b":"\\u00e9" ,"a":null} '
     assert members(raw) == [("a", b"1.0"), ("a", b"[ 1 ]"), ("b", b'"\\u00e9"'), ("a", b"null")]
+    assert members(raw, 4) == members(raw)
+    with pytest.raises(TooManyParts, match="more than 3 members"):
+        members(raw, 3)
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b"null", b'"a"'])

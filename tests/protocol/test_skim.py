@@ -78,11 +78,13 @@ def test_depth_is_no_matter() -> None:
 def test_what_it_takes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_STEPS", 10)
     monkeypatch.setattr(module, "MAX_SKIMMED_MEMBERS", 3)
+    monkeypatch.setattr(module, "MAX_COMMAS", 20)
     assert len(skim(b'{"a":[1,2,3,4,5,6,7,8,9,10,11,12],"b":1,"c":2}')) == 3
     for text in (
         b'{"a":[%b]}' % b",".join([b"[]"] * 10),
         b'{"a":1,"b":1,"c":1,"d":1}',
         b'{"a":1,"b":1,"c":1,"d":[]}',
+        b'{"a":[%b]}' % b",".join([b"1"] * 22),
     ):
         with pytest.raises(TooIntricate):
             skim(text)
