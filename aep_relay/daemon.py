@@ -53,7 +53,11 @@ FINISH_SECONDS = 2.0
 FIRST_REQUEST_SECONDS = 0.5
 """So long a connection that was accepted before the drain has for its first request, which is answered then."""
 
-_TURNED_AWAY = refusal(Refusal("limit-exceeded", "this relay has as many connections as it takes"))
+_TURNED_AWAY = refusal(
+    Refusal("limit-exceeded", "this relay has as many connections as it takes"),
+    # Said before anything is read, the Origin too, and of no use to a page that may not read anything else.
+    [("Access-Control-Allow-Origin", "*")],
+)
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -193,4 +193,5 @@ def test_no_more_connections_than_the_limit_and_the_next_one_is_told(run: Run) -
             assert re.match(rb"HTTP/1.1 (200|429) ", answer)
             refused += answer.startswith(b"HTTP/1.1 429 ")
             assert (b'"limit-exceeded"' in answer) is answer.startswith(b"HTTP/1.1 429 ")
+            assert (b"Access-Control-Allow-Origin: *" in answer) is answer.startswith(b"HTTP/1.1 429 ")
         assert refused == 40
