@@ -1,4 +1,4 @@
-"""A TCP proxy that can be cut: what stands between the two ends when a network fails."""
+"""A TCP proxy that can be cut or stopped: what stands between the two ends when a network fails."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._open = True
+        self._passes = threading.Event()
+        self._passes.set()
         self._ends: set[socket.socket] = set()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -26,13 +28,19 @@ class Proxy:
         for end in list(self._ends):
             _shut(end)
 
+    def stop(self) -> None:
+        """Let nothing pass any more, in either direction, and tell nobody; connections are made and stand still."""
+        self._passes.clear()
+
     def mend(self) -> None:
         """Forward again."""
         self._open = True
+        self._passes.set()
 
     def close(self) -> None:
         """Be done."""
         self.cut()
+        self._passes.set()
         _shut(self._listener)
         for thread in self._threads:
             thread.join()
@@ -54,19 +62,20 @@ class Proxy:
                 return
             with socket.create_connection(("127.0.0.1", self.target_port)) as far:
                 self._ends |= {near, far}
-                back = threading.Thread(target=_forward, args=(far, near))
+                back = threading.Thread(target=self._forward, args=(far, near))
                 back.start()
-                _forward(near, far)
+                self._forward(near, far)
                 back.join()
                 self._ends -= {near, far}
 
-
-def _forward(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    _shut(source)
-    _shut(sink)
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self._passes.wait()
+                sink.sendall(data)
+        self._passes.wait()
+        _shut(source)
+        _shut(sink)
 
 
 def _shut(sock: socket.socket) -> None:
