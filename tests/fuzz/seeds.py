@@ -52,6 +52,25 @@ EVENTS = [
         capture="full",
         data={"prompt": "x", "options": [{"id": "a", "label": "b"}]},
     ),
+    event(
+        3,
+        type_="attention.requested",
+        capture="redacted",
+        subject="Bash",
+        data={
+            "prompt": "x",
+            "kind": "form",
+            "options": [{"id": "a", "label": "b"}, None, {"label": 1}],
+            "fields": [{"id": "f", "label": "l", "choices": [{"id": "c", "label": "d"}, 2]}, []],
+        },
+    ),
+    event(
+        5,
+        type_="attention.answered",
+        capture="full",
+        data={"answer": {"values": {"a": 1, "b": "x", "c": [1]}}},
+    ),
+    event(6, type_="attention.answered", capture="full", data={"answer": [], "by": {"id": "u", "a.b": 1}}),
     event(4)[:-1] + b',"seq":4.0,"\\u0061cme":1e2}',
     b' {"aep" : "0.1" }\r\n',
 ]
