@@ -106,10 +106,11 @@ def _from(request: Request) -> From:
     text = _single(request.query, "from")
     if text is not None:
         return position.parse_from_json(text)
-    last = request.get(b"last-event-id")
-    if last:
-        return [position.parse_last_event_id(last)]
-    return None
+    last = request.get_all(b"last-event-id")
+    if len(last) > 1:
+        raise InvalidParameter("Last-Event-ID", "is given more than once")
+    # An empty one is what a browser has before the first Event.
+    return [position.parse_last_event_id(last[0])] if last and last[0] else None
 
 
 def head(request: Request, headers: Iterable[tuple[str, str]]) -> bytes:

@@ -174,7 +174,11 @@ async def test_malformed_parameters_are_named(target: str, parameter: str) -> No
 
 
 @pytest.mark.parametrize(
-    "last", ["s", "s:1", "s:1:x", ":1:1", "s:-1:1", f"s:0:{2**63}", "s:0:1 1", "\xff\xfe:0:1"]
+    "last",
+    [
+        *("s", "s:1", "s:1:x", ":1:1", "s:-1:1", f"s:0:{2**63}", "s:0:1 1", "\xff\xfe:0:1"),
+        "s:0:1\r\nlast-event-id: t:0:1",
+    ],
 )
 async def test_a_malformed_last_event_id_is_named(last: str) -> None:
     async with serving() as relay:
@@ -342,7 +346,6 @@ class TestReplay:
             stream.read()
             assert stream.head is not None
             assert stream.head.refusal == (400, "limit-exceeded")
-
 
     async def test_what_is_too_much_to_remember_is_refused_before_the_head(self) -> None:
         async with serving(Limits(max_subscription_bytes=64 * 1024)) as relay:
