@@ -7,7 +7,10 @@ import pytest
 import trio
 from websockets.frames import Frame, Opcode
 
+from aep_relay.bindings.websocket import _HANDLERS
+from aep_relay.hub import feeders
 from aep_relay.hub.limits import Limits
+from aep_relay.protocol.members import MEMBERS
 from tests.bindings.served import Socket, event, hello, request, serving, settle, take_answer
 
 if TYPE_CHECKING:
@@ -206,6 +209,10 @@ class TestHello:
 
 
 class TestMessages:
+    def test_what_can_be_asked_for_is_known_to_the_reader(self) -> None:
+        assert set(_HANDLERS) <= set(MEMBERS)
+        assert feeders.NAME in MEMBERS
+
     async def test_unknown_frames_are_ignored(self) -> None:
         async with serving() as relay:
             socket = await relay.greeted()
