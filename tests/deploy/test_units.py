@@ -101,3 +101,16 @@ def test_the_commands_of_the_service_are_accepted(tmp_path: Path) -> None:
     config = load(tmp_path / "relay.toml", {}, {"--token-file": str(tmp_path / "credential")})
     assert isinstance(config, Config)
     assert config.auth.token == "abc"
+
+
+def test_the_readme_installs_what_the_unit_says() -> None:
+    (unit, readme) = (
+        [line.removeprefix("#   ") for line in text.splitlines()]
+        for text in ((UNITS / "aep-relay.service").read_text(), (UNITS.parents[1] / "README.md").read_text())
+    )
+    first, last = (
+        next(number for number, line in enumerate(unit) if line.startswith(words))
+        for words in ("python3 -m venv /opt/aep-relay", "systemctl daemon-reload")
+    )
+    assert 3 < last - first < 10
+    assert [line for line in readme if line in unit[first : last + 1]] == unit[first : last + 1]
