@@ -3,8 +3,8 @@
 Driven by the registry: for each type and level a plan is made once that holds only what has to change, so
 that everything else is copied as it is spelled. Invariants: never up; nothing that the registry places above
 the level is left, be it nested or under a dotted name; a payload of any shape is worked through without
-raising, and what cannot be classified goes; the output is one compact line, the envelope's members in their
-order. AEP-0001 §8.2, AEP-0002 §5, AEP-0003 §6.4, §9.
+raising, and what cannot be classified goes; the output is one line, the envelope's members in their order.
+AEP-0001 §8.2, AEP-0002 §5, AEP-0003 §6.4, §9.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from aep_relay.protocol.event import Event
+from aep_relay.protocol.jsonl import one_line
 from aep_relay.protocol.registry import CAPTURES, TYPES, Capture, Field
 
 Redact = Callable[[str], str]
@@ -100,7 +101,7 @@ def _rewrite(event: Event, level: int, redact: Redact | None) -> bytes:
             del members["data"]
         else:
             members["data"] = kept
-    return msgspec.json.format(_write(members), indent=-1)
+    return one_line(_write(members))
 
 
 def _object(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec.Raw | None:

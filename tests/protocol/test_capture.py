@@ -366,8 +366,8 @@ def test_redaction_reaches_every_string_and_leaves_the_rest_as_spelled() -> None
     )
     found = downlevel(decode(raw), REDACTED, hide).decode()
     assert found.endswith(
-        '"data":{"key":"secret","state":{"a":"[hidden]","[hidden]":[1.50,1e999,"x [hidden] \U0001f600",'
-        '{"\\"[hidden]\\\\":null}],"plain\\u00e9":"\\u00e9","s":["[hidden]"]}}}'
+        '"data":{"key":"secret","state":{"a": "[hidden]", "[hidden]" : [ 1.50, 1e999, "x [hidden] \U0001f600",'
+        ' {"\\"[hidden]\\\\":null} ],"plain\\u00e9":"\\u00e9", "s":["[hidden]"]}}}'
     )
 
 
