@@ -408,10 +408,11 @@ def test_two_closes(socket: Socket) -> None:
     assert socket.until_closed() == Farewell(1000, [], [], "end")
 
 
-def test_messages_before_a_close_are_handled(socket: Socket) -> None:
-    socket.send(frame(padded(30)) + frame(b"p", PING) + closing(1000))
+@pytest.mark.parametrize("size", [30, 262_144])
+def test_messages_before_a_close_are_handled(socket: Socket, size: int) -> None:
+    socket.send(frame(padded(size)) + frame(b"p", PING) + closing(1000) + frame(b"late", PING))
     farewell = socket.until_closed()
-    assert farewell.code == 1000
+    assert (farewell.code, farewell.pongs) == (1000, [b"p"])
     assert [text["type"] for text in farewell.texts] == ["pong"]
 
 
