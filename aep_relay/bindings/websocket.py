@@ -323,7 +323,7 @@ class Socket(Connection):
         elif claims.size_bytes > self.service.limits.hard_limit_bytes:
             self.refuse(Refusal("limit-exceeded", "the roster is longer than hard_limit_bytes"), id_)
         else:
-            entries = claims.roster_texts(self.peer.grants)
+            entries = claims.roster_text(self.peer.grants)
             self.peer.push(frames.text_frame(frames.roster(id_, entries)))
 
     def _ping(self, frame: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.policy import Grants
@@ -24,10 +24,12 @@ _write = msgspec.json.Encoder().encode
 class Claims:
     """The claimants of each session, in the order of their claims."""
 
-    __slots__ = ("_by_session", "size_bytes")
+    __slots__ = ("_begun", "_by_session", "size_bytes")
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[Peer, None]] = {}
+        self._begun: dict[Peer, dict[str, bytes]] = {}
+        """By claimant and session, how the entry in a roster begins."""
         self.size_bytes = 0
         """About how long a roster of them all is."""
 
@@ -43,6 +45,7 @@ class Claims:
         peer.claim_bytes += added_bytes
         self.size_bytes += added_bytes
         self._by_session.setdefault(session, {})[peer] = None
+        self._begun.setdefault(peer, {})[session] = b'{"session":%b' % _write(session)
 
     def release(self, peer: Peer) -> None:
         """Drop every claim of ``peer``."""
@@ -51,6 +54,7 @@ class Claims:
             del claimants[peer]
             if not claimants:
                 del self._by_session[session]
+        self._begun.pop(peer, None)
         peer.claims = None
         self.size_bytes -= peer.claim_bytes
         peer.claim_bytes = 0
@@ -60,25 +64,34 @@ class Claims:
         return list(self._by_session.get(session, ()))
 
     def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
-        """Return one entry for each live claim that may be seen, declarations verbatim (AEP-0003 §4.1 rule 4)."""
+        """Return one entry for each live claim that may be seen, declarations verbatim (AEP-0003 §4.1 rule 4).
+
+        Connection by connection, each one's in the order of its claims.
+        """
         return [{"session": session} | declared(peer) for session, peer in self._seen(grants)]
 
-    def roster_texts(self, grants: Grants | None = None) -> list[msgspec.Raw]:
-        """Return the same as JSON: what a connection declared is written once for all its claims."""
-        declarations: dict[Peer, bytes] = {}
-        texts: list[msgspec.Raw] = []
-        for session, peer in self._seen(grants):
-            rest = declarations.get(peer)
-            if rest is None:
-                # Of the object, what follows its brace.
-                rest = _write(declared(peer))[1:]
-                rest = declarations[peer] = b"," + rest if len(rest) > 1 else rest
-            texts.append(msgspec.Raw(b'{"session":%b%b' % (_write(session), rest)))
-        return texts
+    def roster_text(self, grants: Grants | None = None) -> msgspec.Raw:
+        """Return the same as JSON: how a session's entry begins is kept, and what a connection declared, which ends
+        each of its entries, is written once for all of them."""
+        entries: Mapping[Peer, Iterable[bytes]] = {
+            peer: begun.values() for peer, begun in self._begun.items()
+        }
+        if grants is not None and not grants.sees_all:
+            seen: dict[Peer, list[bytes]] = {}
+            for session, peer in self._seen(grants):
+                seen.setdefault(peer, []).append(self._begun[peer][session])
+            entries = seen
+        parts: list[bytes] = []
+        for peer, begun in entries.items():
+            # Of the object, what follows its brace.
+            rest = _write(declared(peer))[1:]
+            rest = b"," + rest if len(rest) > 1 else rest
+            parts.append((rest + b",").join(begun) + rest)
+        return msgspec.Raw(b"[%b]" % b",".join(parts))
 
     def _seen(self, grants: Grants | None) -> Iterator[tuple[str, Peer]]:
-        for session, peers in self._by_session.items():
-            for peer in peers:
+        for peer, sessions in self._begun.items():
+            for session in sessions:
                 if grants is None or grants.may_meet(session, peer.agent):
                     yield session, peer
 

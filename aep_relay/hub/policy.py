@@ -95,6 +95,11 @@ class Grants:
             return False
         return self.sessions is None or event.session is None or self.sessions.match(event.session)
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether nothing is hidden under this token."""
+        return self.agents is None and self.sessions is None
+
     def may_see(self, session: str) -> bool:
         """Say whether ``session`` may be known of under this token."""
         return self.sessions is None or self.sessions.match(session)
@@ -109,7 +114,7 @@ class Grants:
 
     def narrow(self, filter_: Filter) -> Filter:
         """Return ``filter_`` brought down to what may be seen under this token."""
-        if self.agents is None and self.sessions is None:
+        if self.sees_all:
             return filter_
         return filter_.narrowed(f"{self.agents} {self.sessions}", self.may_observe)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aep_relay.hub import catchup
-from aep_relay.hub.policy import ANONYMOUS, FULL, Grants
+from aep_relay.hub.policy import ANONYMOUS, FULL, Grants, Patterns
 from aep_relay.protocol import filters
 from aep_relay.protocol.errors import Refusal
 from aep_relay.protocol.framing import Framing
@@ -123,8 +123,8 @@ def test_the_roster_has_one_entry_for_each_claim_and_declarations_verbatim() -> 
             "control": {"accepts": ["control.cancel"], "ack_window_ms": 1e4, "x": [None]},
             "emits": ["tool"],
         },
-        {"session": "s", "agent": "writer"},
         {"session": "t", "agent": "writer"},
+        {"session": "s", "agent": "writer"},
     ]
 
 
@@ -366,9 +366,11 @@ def test_the_roster_as_text_says_the_same() -> None:
     told.identity = {"agent": "coder", "instance": None}
     told.control, told.emits = {"accepts": ["control.cancel"]}, ["tool"]
     emitter(hub, "s", "u")
-    texts = [json.loads(bytes(text)) for text in hub.claims.roster_texts()]
-    assert texts == hub.roster()
-    assert len(texts) == 4
+    assert json.loads(bytes(hub.claims.roster_text())) == hub.roster()
+    some = Grants(authenticated=True, sessions=Patterns(("s*",)))
+    assert json.loads(bytes(hub.claims.roster_text(some))) == hub.roster(some)
+    assert 0 < len(hub.roster(some)) < len(hub.roster())
+    assert len(hub.roster()) == 4
 
 
 def test_filters_and_positions_are_bounded_for_each_connection() -> None:
