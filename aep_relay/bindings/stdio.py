@@ -83,11 +83,17 @@ class StdioProcess:
         self._stdout = stdout
         self._teller = descriptors.Teller(stderr)
         self._told_to_end = trio.Event()
+        self._problem: str | None = None
         self.relief: Callable[[], Awaitable[None]] | None = None
         """What reading waits for besides; None for nothing."""
 
     def signalled(self, number: int) -> None:
         """End in order."""
+        self._told_to_end.set()
+
+    def fail(self, problem: str) -> None:
+        """End because of ``problem``, and say so."""
+        self._problem = problem
         self._told_to_end.set()
 
     async def run(self, service: Service) -> int:
@@ -147,7 +153,10 @@ class StdioProcess:
         if conversation.session.is_over or pipe.reason == "broken":
             return
         if pipe.reason is None:
-            conversation.end("shutdown")
+            if self._problem is not None:
+                conversation.fail(StdioError("session_error", self._problem))
+            else:
+                conversation.end("shutdown")
             with trio.move_on_after(FINISH_SECONDS):
                 await pipe.finish()
         else:

@@ -89,6 +89,11 @@ class Supervisor:
         self._told_to_end.set()
         self._pass_on(number)
 
+    def fail(self, problem: str) -> None:
+        """End the process because of ``problem``: nobody can take in what it says."""
+        log.error("process is told to end", detail=problem)
+        self.signalled(signal.SIGTERM)
+
     def _pass_on(self, number: int) -> None:
         process = self._process
         if process is None or process.returncode is not None:
@@ -161,6 +166,9 @@ class Supervisor:
             log.error("process cannot be started", command=task.command[0], error=error.strerror)
             return 127 if isinstance(error, FileNotFoundError) else 126
         self._process = process
+        if self._told_to_end.is_set():
+            # While it was being started.
+            self._pass_on(signal.SIGTERM)
         intake = Intake(self._mapper, service.limits.max_event_bytes)
         supervised = Supervised(intake, task.session, task.agent, self._mapper.epoch, self._refused)
         streams = stdin, stdout, stderr = _streams(process)

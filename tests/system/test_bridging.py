@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tests import patient
 from tests.installed import QUIET, Installed, installed
 from tests.system.test_journal import eventually, line
 from tests.system.test_run import COMMAND, OBEDIENT, PRELUDE, TOKEN, Running
-from tests.system.test_stdio import process, stream
+from tests.system.test_stdio import OPENED, process, stream
 
 
 @pytest.fixture
@@ -83,6 +84,32 @@ def test_a_relay_that_is_not_there() -> None:
     assert running.returncode == 5
     assert b"cannot be reached" in err
     assert b"Traceback" not in err
+
+
+def test_a_relay_that_goes_away_ends_the_session(relay: Installed, token: str) -> None:
+    url = f"http://127.0.0.1:{relay.port()}"
+    with process("--relay", url, "--token-file", token) as running:
+        stream(running.stdin).write(OPENED + line(0))
+        stream(running.stdin).flush()
+        assert b"session.ready" in stream(running.stdout).readline()
+        assert b"e-0" in stream(running.stdout).readline()
+        relay.end(signal.SIGKILL)
+        assert running.wait(30) == 5
+        found = [json.loads(each) for each in stream(running.stderr).read().splitlines()]
+        assert "session.error" in [each.get("type") for each in found]
+
+
+def test_a_relay_that_refuses_ends_the_process(relay: Installed) -> None:
+    call = [sys.executable, "-m", "aep_relay", "run", "--relay", f"http://127.0.0.1:{relay.port()}", "--"]
+    call += ["sh", "-c", "echo $$ >&2; exec sleep 600"]
+    done = subprocess.run(
+        call, capture_output=True, text=True, timeout=30, env={**os.environ, "AEP_TOKEN": "wrong"}
+    )
+    assert done.returncode == 3
+    assert "unauthorized" in done.stderr
+    for pid in [int(each) for each in done.stderr.splitlines() if each.isdecimal()]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_process_with_a_running_relay(relay: Installed, token: str, tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ up ``debug`` and ``info`` first and counts what it lost (AEP-0003 §8.4).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 import trio
 
+from aep_relay.cli.support import exits
 from aep_relay.client.backoff import STABLE_SECONDS, Backoff
 from aep_relay.client.errors import ClientError, TimedOut, Unreachable
 from aep_relay.client.socket import open_socket
+from aep_relay.daemon import Companion
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.registry import SEVERITY_RANK
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from aep_relay.bindings.service import Service
     from aep_relay.client.socket import Frame, Socket
     from aep_relay.client.target import Target
-    from aep_relay.daemon import Companion
     from aep_relay.hub.peer import Peer
 
 BATCH_EVENTS: Final = 256
@@ -37,11 +38,17 @@ MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
 EVENT_COST_BYTES: Final = 300
 REMEMBERED_EVENTS: Final = 10_000
 SETTLE_SECONDS: Final = 10.0
-UNREACHABLE: Final = 5
 
 _NOTICE = SEVERITY_RANK["notice"]
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Inner(Companion, Protocol):
+    """What can be bridged."""
+
+    def fail(self, problem: str) -> None:
+        """End in order, because the relay that it is for can't be used."""
 
 
 class Bridge:
@@ -49,7 +56,7 @@ class Bridge:
 
     def __init__(
         self,
-        inner: Companion,
+        inner: Inner,
         target: Target,
         *,
         agent: str,
@@ -76,6 +83,7 @@ class Bridge:
         self._more = trio.Event()
         self._moved = trio.Event()
         self._from_there: tuple[str, str] | None = None
+        self._failures: list[ClientError] = []
         self.lost_events = 0
 
     # daemon.Companion
@@ -87,32 +95,34 @@ class Bridge:
     async def run(self, service: Service) -> int:
         """Run what is bridged; return its exit code, or that of an unreachable relay."""
         service.relay.taps.append(self)
-        failures: list[ClientError] = []
-        codes: list[int] = []
+        failures = self._failures
         async with trio.open_nursery() as nursery:
 
             async def link() -> None:
                 try:
                     await self._link(service)
                 except ClientError as error:
+                    log.error("relay cannot be used", relay=self._target.url, detail=error.message)
                     failures.append(error)
-                    nursery.cancel_scope.cancel()
+                    self._moved.set()
+                    self._inner.fail(error.message)
 
             nursery.start_soon(link)
-            codes.append(await self._inner.run(service))
-            with trio.move_on_after(SETTLE_SECONDS):
-                await self.below(0)
+            code = await self._inner.run(service)
+            if not failures:
+                with trio.move_on_after(SETTLE_SECONDS):
+                    await self.below(0)
             nursery.cancel_scope.cancel()
-        for error in failures:
-            log.error("relay cannot be used", relay=self._target.url, detail=error.message)
         lost = self.lost_events + len(self._waiting) + len(self._sending)
         if lost:
             log.error("not all was delivered", relay=self._target.url, lost_events=lost)
-        return codes[0] if codes and (self._lasting or not lost) else UNREACHABLE
+        if failures:
+            return exits.code_of(failures[0])
+        return code if self._lasting or not lost else exits.UNREACHABLE
 
     async def below(self, size_bytes: int = WAITING_BYTES) -> None:
         """Wait until no more than ``size_bytes`` are on their way."""
-        while self._waiting_bytes > size_bytes:
+        while self._waiting_bytes > size_bytes and not self._failures:
             self._moved = trio.Event()
             await self._moved.wait()
 
