@@ -1,8 +1,8 @@
 """The hello exchange: what a peer says of itself, which version is spoken, and what this relay answers.
 
-Invariants: capabilities and identity are kept as they were declared and gate nothing, with the one exception
-of ``control.accepts``, which decides what commands a peer is sent; what is not a list of strings there
-declares nothing. AEP-0003 §4, AEP-0004 §3.
+Invariants: capabilities and identity are kept as they were declared, without what of them can't be read (``members``),
+and gate nothing, with the one exception of ``control.accepts``, which decides what commands a peer is sent; what is not
+a list of strings there declares nothing. AEP-0003 §4, AEP-0004 §3.
 """
 
 from __future__ import annotations
