@@ -350,7 +350,7 @@ class SessionBuffer:
         # A rider that was read last and is gone had its entry before it, which is held still.
         return at + 1 if self._trimmed and cursor.last is not None else at
 
-    def below(self, position: Position, max_items: int) -> list[Event]:
+    def below(self, position: Position, max_items: int = 1000) -> list[Event]:
         """Return the held entries among the ``max_items`` items below ``position``, highest first."""
         end = bisect_left(self._keys, position, self._head)
         start = max(self._head, end - max_items)
