@@ -84,6 +84,16 @@ def test_serve_refuses_a_bad_configuration(arguments: list[str], message: str, r
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_told_in_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_bytes(b"")
+    with open("/dev/full", "wb") as full:
+        call = [sys.executable, "-m", "aep_relay", "validate", str(file)]
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "aep-relay: No space left on device\n")
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "aep_relay", "--version"], capture_output=True, text=True, check=True

@@ -74,7 +74,10 @@ def ending(function: Callable[P, None]) -> Callable[P, None]:
         from aep_relay.client.errors import ClientError
 
         try:
-            function(*args, **kwargs)
+            try:
+                function(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
         except click.UsageError as error:
             # It may quote what an Event holds.
             raise click.UsageError(shown(error.format_message())) from None
@@ -83,11 +86,20 @@ def ending(function: Callable[P, None]) -> Callable[P, None]:
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
         except BrokenPipeError:
-            # Whoever read the output has had enough. What is still buffered must not fail at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # Whoever read the output has had enough.
+            _drop_output()
             raise SystemExit(DONE) from None
+        except OSError as error:
+            _drop_output()
+            where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
+            end(USAGE, f"{error.strerror or error}{where}")
 
     return guarded
+
+
+def _drop_output() -> None:
+    """Have what is still buffered not fail once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def code_of(error: Exception) -> int:
