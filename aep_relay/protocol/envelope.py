@@ -62,6 +62,12 @@ _Capture = Literal["none", "metadata", "redacted", "full"]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_POSITION)]
 
 
+class NotJson(InvalidEvent):
+    """The text is no JSON at all, or ``may_be_surrogate``: JSON's grammar allows a lone one, this protocol does not."""
+
+    may_be_surrogate = False
+
+
 class Envelope(msgspec.Struct, gc=False, omit_defaults=True):
     """The core attributes, ``None`` where absent; ``data`` as spelled. A ``null`` is caught by the length."""
 
@@ -105,7 +111,12 @@ def read(raw: bytes) -> tuple[Envelope, Extensions | None]:
     """
     try:
         return _read_quickly(raw)
-    except (ValueError, RecursionError):
+    except (msgspec.ValidationError, RecursionError):
+        return _read_exactly(raw)
+    except msgspec.DecodeError as error:
+        # It breaks off at the same byte whoever reads it.
+        raise _not_json(raw, error) from None
+    except ValueError:
         return _read_exactly(raw)
 
 
@@ -177,13 +188,19 @@ def _members_of(raw: bytes) -> list[tuple[str, bytes]]:
     except msgspec.ValidationError:
         raise InvalidEvent("not a JSON object") from None
     except msgspec.DecodeError as error:
-        hint = " (or a lone surrogate)" if _SURROGATE.search(raw) else ""
-        raise InvalidEvent(f"not JSON: {error}{hint}") from None
+        raise _not_json(raw, error) from None
     try:
         check_structure(raw)
     except JsonError as error:
         raise InvalidEvent(str(error), event_id=_own_id(pairs)) from None
     return pairs
+
+
+def _not_json(raw: bytes, error: msgspec.DecodeError) -> NotJson:
+    may_be_surrogate = _SURROGATE.search(raw) is not None
+    problem = NotJson(f"not JSON: {error}{' (or a lone surrogate)' if may_be_surrogate else ''}")
+    problem.may_be_surrogate = may_be_surrogate
+    return problem
 
 
 def _check_extent(raw: bytes) -> None:

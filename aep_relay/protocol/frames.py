@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from aep_relay.protocol import filters, members, position
+from aep_relay.protocol.envelope import NotJson
 from aep_relay.protocol.errors import (
     BadJson,
     EventTooLarge,
@@ -182,6 +183,8 @@ def _head(text: bytes, error: InvalidEvent) -> tuple[str | None, str | None]:
 
     Raises ``BadJson`` if it is no JSON object, and ``error`` if it can't be told.
     """
+    if isinstance(error, NotJson) and not error.may_be_surrogate:
+        raise BadJson(error.detail)
     try:
         text.decode()
         head = _read_head(text)

@@ -128,7 +128,8 @@ def test_what_is_no_json_object(text: bytes) -> None:
 )
 def test_what_is_no_frame_is_judged_as_an_event(text: bytes, event_id: str | None) -> None:
     error = refused(text)
-    assert type(error) is InvalidEvent
+    assert isinstance(error, InvalidEvent)
+    assert not isinstance(error, EventTooLarge)
     assert error.event_id == event_id
 
 
