@@ -127,7 +127,7 @@ class Soak:
                 self.samples.append(sample)
                 # The pace follows in small steps: load comes in waves, herds among them.
                 step = (TARGET_SHARE / max(sample.share, 0.05)) ** 0.5
-                self._scene.pace = min(20.0, self._scene.pace * min(2.0, max(0.5, step)))
+                self._scene.pace = min(40.0, self._scene.pace * min(2.0, max(0.5, step)))
 
     async def _sample(self) -> Sample:
         pid, now = self._server.pid, time.monotonic()

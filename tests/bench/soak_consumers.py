@@ -14,6 +14,7 @@ from .soak_scene import Scene
 CATCH_UP_SECONDS = 60.0
 """To get all that was confirmed when a consumer's time was over."""
 LIFE_SECONDS = 45.0
+STALL_SECONDS = 20.0
 SMALL_BUFFER_BYTES = 32 * 1024
 _PIECE_BYTES = 8 * 1024
 
@@ -56,15 +57,16 @@ class Consumer:
             self._ledger = Ledger(name, {each: scene.sessions[each] for each in names}, scene.tally)
             self._goals = None
             self._over = trio.current_time() + scene.randomness.uniform(LIFE_SECONDS / 4, LIFE_SECONDS)
-            with trio.move_on_after(LIFE_SECONDS + CATCH_UP_SECONDS):
+            with trio.move_on_after(LIFE_SECONDS + STALL_SECONDS + CATCH_UP_SECONDS):
                 await self._follow(act)
             self._close_books()
 
     def _close_books(self) -> None:
         ledger = self._ledger
         self._scene.counts["books closed"] += 1
-        if missing := ledger.missing(self._goals or goals(ledger.sessions)):
-            self._scene.fail("never came", f"{ledger.name}: {', '.join(missing)}")
+        wanted = self._goals or goals(ledger.sessions)
+        for session in ledger.missing(wanted):
+            self._scene.fail("never came", f"{ledger.name}: {ledger.progress(session)}, of {wanted[session]}")
 
     async def _follow(self, act: soak_lines.Act[Ledger]) -> None:
         scene, ledger = self._scene, self._ledger
@@ -84,11 +86,11 @@ class Consumer:
                 await scene.pause(0, 3)
 
     def _ends(self) -> bool:
-        """Return whether this connection has lasted long enough."""
+        """Return whether this connection has lasted long enough: at the end, until everything has come."""
         now = trio.current_time()
         if self._goals is None and (now > self._over or not self._scene.going):
             self._goals = goals(self._ledger.sessions)
-        return now > self._cut or (self._goals is not None and not self._ledger.missing(self._goals))
+        return now > self._cut if self._goals is None else not self._ledger.missing(self._goals)
 
     async def _take(self, connection: Line, data: bytes, farewell: Farewell | None = None) -> bool:
         """Take in what comes; returns whether the relay ended it."""
@@ -133,7 +135,7 @@ class Consumer:
 
     async def _slow_socket(self, ledger: Ledger) -> None:
         async with line(self._scene.server, SMALL_BUFFER_BYTES) as connection:
-            await self._read_socket(connection, ledger, self._scene.randomness.uniform(0.5, 20))
+            await self._read_socket(connection, ledger, self._scene.randomness.uniform(0.5, STALL_SECONDS))
 
     async def _read_socket(self, connection: Line, ledger: Ledger, stalls_seconds: float) -> None:
         scene, names = self._scene, list(ledger.positions)
@@ -150,5 +152,5 @@ class Consumer:
             return
         told = farewell.delivered()
         scene.counts["ended without positions" if told is None else "ended with positions"] += 1
-        for (_, session), seq in (told or {}).items():
-            ledger.positions[session] = seq
+        for text in ledger.resume_from(told or {}):
+            scene.fail("overstated", f"{ledger.name}: {text}")

@@ -73,7 +73,9 @@ class Emitter:
 
     def _grow(self, session: Session) -> None:
         if self._goes_on:
-            self._add(session, self._scene.randomness.choice((1, 1, 2, 5, 10, 20, 60)))
+            count: int = self._scene.randomness.choice((1, 1, 2, 5, 10, 20, 60))
+            # Beyond some pace it is the way there and back that takes the time.
+            self._add(session, count * max(1, int(self._scene.pace / 4)))
 
     def _is_cut(self) -> bool:
         return self._goes_on and trio.current_time() > self._cut

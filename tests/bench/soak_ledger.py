@@ -122,6 +122,19 @@ class Ledger:
         """Return the sessions whose essential Events up to the position in ``goals`` have not all come."""
         return [name for name, goal in goals.items() if self._expected[name] <= goal]
 
+    def progress(self, name: str) -> str:
+        """Return how far it has come with a session."""
+        return f"{name} at {self._expected[name]}, resuming from {self.positions[name]}"
+
+    def resume_from(self, told: Mapping[tuple[str, str], int]) -> list[str]:
+        """Resume from the positions of a farewell; return the sessions of which it tells more than has come."""
+        overstated = []
+        for (_, name), seq in told.items():
+            self.positions[name] = seq
+            if seq >= self._expected[name]:
+                overstated.append(f"{name}: {seq} delivered, {self._expected[name]} is still to come")
+        return overstated
+
 
 def goals(sessions: Mapping[str, Session]) -> dict[str, int]:
     """Return by session up to where everything has to come."""
