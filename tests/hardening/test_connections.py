@@ -251,22 +251,26 @@ def test_peers_that_trickle(relay: Inside) -> None:
 def test_a_peer_that_stops_reading_is_aborted(relay: Inside, binding: str) -> None:
     # More than the sockets' own buffers take.
     filled(relay.port, sessions=20, events=200, size=5000, name="deaf")
-    deaf: Raw
-    if binding == "sse":
-        deaf = Raw(relay.port, receive_buffer_bytes=4096)
-        deaf.send(request("GET", "/stream?from=all"))
-    else:
-        deaf = Socket(relay.port, receive_buffer_bytes=4096).greet()
-        deaf.say({"type": "subscribe", "id": "a", "from": "all"})
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while relay.call(lambda: len(relay.service.relay.peers)) > 2 and time.monotonic() < deadline:
-        if binding == "websocket":
-            # It is not silent, only deaf.
-            deaf.send(said({"type": "x"}))
-        time.sleep(0.1)
-    assert relay.call(lambda: len(relay.service.relay.peers)) == 2
-    assert relay.call(lambda: relay.service.relay.stats.disconnects.get("stalled", 0)) > 0
-    deaf.close()
+
+    def stalled() -> int:
+        return relay.call(lambda: relay.service.relay.stats.disconnects.get("stalled", 0))
+
+    before = stalled()
+    with contextlib.ExitStack() as stack:
+        if binding == "sse":
+            deaf = stack.enter_context(Raw(relay.port, receive_buffer_bytes=4096))
+            deaf.send(request("GET", "/stream?from=all"))
+        else:
+            deaf = stack.enter_context(Socket(relay.port, receive_buffer_bytes=4096)).greet()
+            deaf.say({"type": "subscribe", "id": "a", "from": "all"})
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while stalled() == before:
+            assert time.monotonic() < deadline
+            if binding == "websocket":
+                # It is not silent, only deaf.
+                deaf.send(said({"type": "x"}))
+            time.sleep(0.1)
+        assert relay.call(lambda: len(relay.service.relay.peers)) == 2
 
 
 def test_a_flood_of_pings_by_a_peer_that_does_not_read(relay: Inside) -> None:
