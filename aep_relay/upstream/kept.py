@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NOTICE = SEVERITY_RANK["notice"]
 
-MIN_SWEPT = 64
+MIN_SWEPT = 16
 """So few places are not worth looking through for empty ones."""
 
 
