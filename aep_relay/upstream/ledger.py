@@ -253,7 +253,6 @@ class Ledger:
         lane.serial += 1
         flight = Flight(lane.serial, events, size, sum(map(charge, events)))
         lane.flying.append(flight)
-        self.live_bytes += flight.charged_bytes
         return flight
 
     def _take_kept(self, refs: Refs, events: list[Event], max_events: int, max_bytes: int) -> int:
@@ -263,6 +262,7 @@ class Ledger:
             if event is not None:
                 events.append(event)
                 size += len(event.raw)
+                self.live_bytes += charge(event)
         return size
 
     def _take_pending(self, lane: Lane, events: list[Event], max_events: int, max_bytes: int) -> int:
@@ -274,7 +274,6 @@ class Ledger:
             if event is not None:
                 events.append(event)
                 size += len(event.raw)
-                self.live_bytes -= charge(event)
         return size
 
     def _take_behind(self, lane: Lane, events: list[Event], max_events: int, max_bytes: int) -> int:
@@ -307,6 +306,7 @@ class Ledger:
             if event.shape is not Shape.COMMAND and self._matches(event):
                 events.append(event)
                 size += len(event.raw)
+                self.live_bytes += charge(event)
         if at_end:
             self._catch_up(behind)
         else:
