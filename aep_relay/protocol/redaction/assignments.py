@@ -137,6 +137,8 @@ def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
     done = position = 0
     while (match := pattern.search(text, position)) is not None:
         position = match.end()
+        if _has_no_value(text, match, pattern):
+            continue
         for start, end, behind in _values(text, match):
             position = behind
             if end > start:
@@ -146,6 +148,15 @@ def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
         return text
     pieces.append(text[done:])
     return b"".join(pieces)
+
+
+def _has_no_value(text: bytes, match: Match, pattern: Pattern) -> bool:
+    """Whether the line ends behind the sign and the next one is an assignment of its own, whose key is no value."""
+    sign = match.group() or b""
+    behind = sign[len(sign.rstrip()) :]
+    if b"\n" not in behind and b"\r" not in behind:
+        return False
+    return pattern.match(text, match.end()) is not None
 
 
 def _values(text: bytes, match: Match) -> list[tuple[int, int, int]]:
