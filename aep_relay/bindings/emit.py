@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aep_relay.transport.http import HttpReader, Request
 
 VERSION = b"0.1"
+_COMMAND = Shape.COMMAND  # once: each look at it takes 0.1 µs
 SLICE_EVENTS = 128
 SLICE_BYTES = 256 * 1024
 """So much is decoded before other tasks get a turn, but for one Event that is longer: a few milliseconds at most."""
@@ -103,7 +104,7 @@ async def _decode_batch(service: Service, body: bytes, grants: Grants) -> list[E
 
 def _refuse(event: Event, grants: Grants, index: int | None) -> None:
     where = "" if index is None else f"Event {index} of the batch: "
-    if event.shape is Shape.COMMAND:
+    if event.shape is _COMMAND:
         raise Forbidden(
             f"{where}commands are not accepted by POST; send them over an authenticated WebSocket"
         )

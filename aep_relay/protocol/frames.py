@@ -50,6 +50,8 @@ _FIN_TEXT: Final = 0x81
 _TINY = [bytes((_FIN_TEXT, size)) for size in range(126)]
 _ID_DETAIL: Final = f"{{}}: id is not a string of 1 to {MAX_ID_CHARS} characters"
 _GLIMPSE_BYTES: Final = 64 << 10
+_BEGUN_AS_USUAL: Final = b'{"aep"'
+"""How an Event most often begins, which is seen sooner than found."""
 _LEADING_MEMBER = re.compile(
     rb'[ \t\r\n]*+[{,][ \t\r\n]*+"([^"\\]*+)"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+"|[-+.0-9A-Za-z]++)'
 )
@@ -152,7 +154,7 @@ def parse(text: bytes, max_event_bytes: int, max_frame_bytes: int | None = None)
 
 def _named(text: bytes) -> tuple[str | None, str | None]:
     """Return ``type`` and ``id`` of what is a frame at first sight; no type for what may be an Event."""
-    if b'"aep"' in text or b"\\u" in text:
+    if text.startswith(_BEGUN_AS_USUAL) or b'"aep"' in text or b"\\u" in text:
         return None, None
     try:
         text.decode()
