@@ -20,6 +20,8 @@ from aep_relay.hub import feeders
 from aep_relay.protocol import frames
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from aep_relay.bindings.service import Service
     from aep_relay.hub.feeders import Announcement
     from aep_relay.hub.peer import Peer
@@ -42,7 +44,7 @@ def of(service: Service, nursery: trio.Nursery, peer: Peer, hello: Hello) -> Cha
 class Chained:
     """A link's connection, at the relay that it leads to."""
 
-    __slots__ = ("_announcement", "_nursery", "_peer", "_service", "_told")
+    __slots__ = ("_announcement", "_nursery", "_outdated", "_peer", "_service", "_told")
 
     def __init__(
         self, service: Service, nursery: trio.Nursery, peer: Peer, announcement: Announcement
@@ -52,6 +54,7 @@ class Chained:
         self._peer = peer
         self._announcement = announcement
         self._told: dict[str, object] = {}
+        self._outdated = trio.Event()
 
     def capabilities(self) -> dict[str, object]:
         """Return this relay's capabilities, with who feeds it."""
@@ -62,7 +65,8 @@ class Chained:
     def begin(self) -> None:
         """Judge what was announced, when hello has been answered; tell of changes from now on."""
         if self._announcement.fed_by is None:
-            self._service.relay.feeders.watchers.append(self._tell)
+            self._service.relay.feeders.watchers.append(self._note_change)
+            self._nursery.start_soon(self._keep_telling)
         else:
             self._judge(at_once=True)
 
@@ -77,8 +81,19 @@ class Chained:
         """Forget what was announced: the connection is over."""
         known = self._service.relay.feeders
         known.forget(self)
-        if self._tell in known.watchers:
-            known.watchers.remove(self._tell)
+        if self._note_change in known.watchers:
+            known.watchers.remove(self._note_change)
+
+    def _note_change(self) -> None:
+        self._outdated.set()
+
+    async def _keep_telling(self) -> NoReturn:
+        """Tell of changes as they come, several at a time; one connection after the other, with others in between."""
+        while True:
+            await self._outdated.wait()
+            async with self._service.telling:
+                self._outdated = trio.Event()
+                self._tell()
 
     def _tell(self) -> None:
         now = self._service.relay.feeders.announcement(self._announcement.link)

@@ -47,6 +47,8 @@ class Service:
         """Tells what else is counted: by metric name, what it is and how much."""
         self.forwarded = Forwarded(config.listen.trusted_proxies)
         """Knows who asks, where a proxy stands in between."""
+        self.telling = trio.Lock()
+        """Held by the one connection of a link that is being told who feeds this relay, which takes a moment."""
         self.own_origins: set[str] = set()
         """Origins of the dashboard, which may use the data port whatever ``cors.allowed_origins`` says."""
         self.started_at = trio.current_time()

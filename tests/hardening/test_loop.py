@@ -332,6 +332,29 @@ def test_long_names_in_the_hello(relay: Inside, held: None) -> None:
             assert socket.is_alive()
 
 
+def test_links_that_tell_of_many_relays(relay: Inside, held: None) -> None:
+    """Each change is told to every link that wants to know, and takes a while to spell."""
+
+    def announcing(**said: object) -> dict[str, object]:
+        return {"experimental": {"aep-relay": said}}
+
+    edges = [
+        Socket(relay.port).greet(role="consumer", capabilities=announcing(relay=f"edge-{number}", link="x"))
+        for number in range(100)
+    ]
+    try:
+        with Socket(relay.port) as leaf:
+            leaf.greet(role="emitter", capabilities=announcing(relay="leaf", link="y", fed_by={}))
+            for count in range(2):
+                fed_by = {f"{count}-{number}": [f"{count}-{number + 1}"] for number in range(3000)}
+                leaf.say({"type": "aep-relay", "relay": "leaf", "fed_by": {"leaf": [f"{count}-0"], **fed_by}})
+            for edge in edges:
+                while "1-0" not in edge.heard().get("fed_by", {}):
+                    pass
+    finally:
+        close_all(edges)
+
+
 def test_one_stream_beside_another(relay: Inside, held: None) -> None:
     """A consumer of very large Events costs others no more than their copies."""
     with Stream(relay.port, "?filter={%22session%22:%22wide%22}"):
