@@ -76,7 +76,7 @@ AUTHORIZATION: list[tuple[str, str]] = [
 ]
 
 ASSIGNMENTS: list[tuple[str, str]] = [
-    ("password=\nPASSWD : 'hunter two'\nsecret:", f"password=\nPASSWD : '{S}'\nsecret:"),
+    ("password=\nPASSWD : 'hunter two'", f"password=\nPASSWD : '{S}'"),
     ("password=\r\n  hunter2", f"password=\r\n  {S}"),
     ("password=hunter2", f"password={S}"),
     ("PASSWORD = hunter2 # comment", f"PASSWORD = {S} # comment"),
