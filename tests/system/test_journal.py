@@ -26,6 +26,7 @@ state = "state.json"
 redact = true
 hide_names = ["QUINCE"]
 """
+PATIENCE_SECONDS = 60.0
 HEADERS = {"AEP-Version": "0.1", "Content-Type": "application/x-ndjson"}
 
 
@@ -34,7 +35,7 @@ def line(number: int, **changes: object) -> bytes:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
