@@ -759,6 +759,7 @@ class TestEnd:
             (Frame(Opcode.TEXT, b"{}").serialize(mask=False), "protocol-error"),
             (b"", "ping-timeout"),
         ],
+        ids=["binary", "not UTF-8", "too big", "not masked", "silent"],
     )
     async def test_every_deliberate_close_says_it(
         self, raw: bytes, reason: str, autojump_clock: MockClock
