@@ -64,6 +64,7 @@ class Consumer:
     def _close_books(self) -> None:
         ledger = self._ledger
         self._scene.counts["books closed"] += 1
+        ledger.close()
         wanted = self._goals or goals(ledger.sessions)
         for session in ledger.missing(wanted):
             self._scene.fail("never came", f"{ledger.name}: {ledger.progress(session)}, of {wanted[session]}")

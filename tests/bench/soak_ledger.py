@@ -3,7 +3,8 @@
 A session's Events have the positions 1, 2, 3 and so on, and the odd ones are *essential*: of severity ``notice`` or
 above. So whoever has taken in an essential Event knows which one has to come next. Sessions arrive in order (AEP-0003
 §5: a session's replay precedes its own live Events): another one with a higher position is a loss, unless a
-``replay-exhausted`` said that what is held begins only there.
+``replay-exhausted`` says that what is held begins only there. That may come a little later: an Event that was evicted
+and is sent again goes out live, while the replay that has to tell of the eviction waits for its turn.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Ledger:
         """Of the last whole message of an SSE stream."""
         self._tally = tally
         self._expected = dict.fromkeys(sessions, 1)
+        self._gaps: dict[str, tuple[int, int]] = {}
+        """By session, from where to where nothing came and nobody has said yet that it is gone."""
         self._tail = b""
 
     def begin(self) -> None:
@@ -105,7 +108,8 @@ class Ledger:
             tally.repeated += 1
             return
         if seq > expected:
-            tally.lost.append(f"{self.name}: {name} went from {expected - 2} to {seq}")
+            start, _ = self._gaps.get(name, (expected, seq))
+            self._gaps[name] = (start, seq)
         tally.received += 1
         self._expected[name] = seq + 2
         self.positions[name] = seq
@@ -113,10 +117,20 @@ class Ledger:
     def _excuse(self, name: str, earliest: int) -> None:
         """What is before ``earliest`` is gone, and the relay has said so."""
         expected = self._expected.get(name)
+        if expected is None:
+            return
         first = earliest | 1
-        if expected is not None and first > expected:
-            self._tally.excused += (first - expected) // 2
-            self._expected[name] = first
+        start, end = self._gaps.get(name, (expected, 0))
+        if end < earliest:
+            self._gaps.pop(name, None)
+            self._tally.excused += max(0, first - start) // 2
+        self._expected[name] = max(expected, first)
+
+    def close(self) -> None:
+        """Count what nobody has said to be gone as lost."""
+        for name, (start, end) in self._gaps.items():
+            self._tally.lost.append(f"{self.name}: {name} went from {start - 2} to {end}")
+        self._gaps.clear()
 
     def missing(self, goals: Mapping[str, int]) -> list[str]:
         """Return the sessions whose essential Events up to the position in ``goals`` have not all come."""
