@@ -24,6 +24,11 @@ def command(file: Path, token_file: str | None) -> None:
     try:
         config = load(file, os.environ, {"--token-file": token_file})
         cards.inspector(config.cards)
+        if config.upstreams:
+            # It brings all that a link needs.
+            from aep_relay.upstream import chain
+
+            chain.check(config.upstreams)
     except ConfigError as error:
         fail(error)
     for warning in config.warnings:

@@ -29,6 +29,19 @@ RETIRE_SECONDS: Final = 2.0
 """For what a link that is taken away still owes."""
 
 
+def check(upstreams: Iterable[Upstream]) -> None:
+    """Read the files that ``upstreams`` name. Raises ``ConfigError`` for certificates that are none."""
+    for upstream in upstreams:
+        _dialler(upstream, Dialler)
+
+
+def _dialler(upstream: Upstream, dial: Callable[[Upstream], Dial]) -> Dial:
+    try:
+        return dial(upstream)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"upstream {upstream.name}", f"its certificates cannot be used: {error}") from None
+
+
 class Chain:
     """The links that ``upstreams`` call for. Raises ``ConfigError`` for certificate files that are none."""
 
@@ -42,7 +55,7 @@ class Chain:
         self._finishing = trio.Event()
         self._over = trio.Event()
         for upstream in upstreams:
-            self._add(upstream, self._dialler(upstream))
+            self._add(upstream, _dialler(upstream, dial))
 
     @property
     def links(self) -> list[Link]:
@@ -63,14 +76,6 @@ class Chain:
         """Return what there is to know of each link, as JSON."""
         return [link.describe() for link in self.links]
 
-    def _dialler(self, upstream: Upstream) -> Dial:
-        try:
-            return self._dial(upstream)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"upstream {upstream.name}", f"its certificates cannot be used: {error}"
-            ) from None
-
     def _add(self, upstream: Upstream, dial: Dial) -> list[Link]:
         echoes = Echoes() if upstream.pushes and upstream.pulls else None
         links: list[Link] = []
@@ -87,7 +92,7 @@ class Chain:
     def prepare(self, config: Config) -> Callable[[], None]:
         """Check ``config.upstreams`` and return what takes them over (``reload.Prepare``). Raises ``ConfigError``."""
         # Certificates are read again even where their names are the same: that is how they are renewed.
-        wanted = [(upstream, self._dialler(upstream)) for upstream in config.upstreams]
+        wanted = [(upstream, _dialler(upstream, self._dial)) for upstream in config.upstreams]
         return lambda: self._take_over(wanted)
 
     def _take_over(self, wanted: list[tuple[Upstream, Dial]]) -> None:

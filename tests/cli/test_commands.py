@@ -60,6 +60,14 @@ def test_check_config_of_a_bad_file(run: CliRunner, tmp_path: Path) -> None:
     )
 
 
+def test_check_config_reads_the_certificates_for_upstreams(run: CliRunner, tmp_path: Path) -> None:
+    path = tmp_path / "relay.toml"
+    path.write_text('[[upstream]]\nname = "hub"\nurl = "https://hub.example.org"\nca_file = "relay.toml"\n')
+    result = run.invoke(main, ["check-config", str(path)])
+    assert result.exit_code == 2
+    assert "upstream hub: its certificates cannot be used" in result.stderr
+
+
 def test_check_config_sees_the_environment(run: CliRunner, tmp_path: Path) -> None:
     path = tmp_path / "relay.toml"
     path.write_text("")
