@@ -110,7 +110,7 @@ def relay_with_everything() -> Observation:
                 "name": "hub",
                 "kind": "push",
                 "state": "up",
-                "given_up_events": {"debug": 2},
+                "given_up_events": {"debug": 2, "error": 1},
                 **dict.fromkeys([*links.COUNTERS, *links.GAUGES], 1),
             }
         ],
