@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
 TEXT, BINARY, CLOSE, PING, PONG, CONTINUATION = 1, 2, 8, 9, 10, 0
 MASK = b"\x5a\xc3\x96\x17"
 KEY = base64.b64encode(b"0123456789abcdef").decode()

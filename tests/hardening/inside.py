@@ -30,7 +30,7 @@ from aep_relay.hub.peer import Peer
 from aep_relay.transport.http import HttpReader
 from aep_relay.transport.wire import Wire
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 HELD = (Connection, Peer, HttpReader, Wire)
 """What a connection is made of."""
 

@@ -15,7 +15,7 @@ from tests.hardening.client import ask, request
 from tests.installed import QUIET, Installed, installed
 
 MIB = 1 << 20
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass
