@@ -50,8 +50,8 @@ class Lane:
     """Of the newest flight."""
     confirmed: int = 0
     """Serial of the newest flight that is over, in one way or the other."""
-    waiters: list[Lane] = field(default_factory=list)
-    """Lanes that go on with a session when flights of this one are over."""
+    waiters: dict[Lane, int] = field(default_factory=dict)
+    """Lanes that go on with a session when flights of this one are over, up to that serial."""
 
     @property
     def is_empty(self) -> bool:

@@ -152,7 +152,7 @@ class Ledger:
         self._put_first(behind, taken)
         if any(event.session == session for flight in before.flying for event in flight.events):
             behind.after = (before, before.serial)
-            before.waiters.append(behind.lane)
+            before.waiters[behind.lane] = before.serial
 
     def _put_first(self, behind: Behind, events: list[Event]) -> None:
         """Let ``behind`` go on with ``events``, which came before all that was left of its session so far."""
@@ -169,6 +169,9 @@ class Ledger:
         behind.mark = 0
         if behind.after is None:
             self._take_over(behind, before)
+        else:
+            earlier, serial = behind.after
+            earlier.waiters[lane] = serial
 
     def _awaits(self, behind: Behind, event: Event) -> bool:
         """Say whether the cursor will come to ``event``, or to an earlier delivery of it."""
@@ -332,10 +335,10 @@ class Ledger:
 
     def _over(self, lane: Lane) -> None:
         """Let those go on who waited for flights of ``lane``."""
-        for waiter in lane.waiters:
+        for waiter, serial in list(lane.waiters.items()):
             self._wake(waiter)
-        if not lane.flying:
-            lane.waiters.clear()
+            if lane.confirmed >= serial:
+                del lane.waiters[waiter]
 
     def confirm_first(self, lane: Lane, count: int, *, arrived: bool = True) -> None:
         """Note that the first ``count`` Events of the oldest flight have arrived, or have been refused for good."""

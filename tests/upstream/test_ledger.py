@@ -281,6 +281,39 @@ def test_a_session_waits_for_what_is_in_flight_on_another_lane() -> None:
     assert leaf.drain(second) == ["s2", "s3"]
 
 
+def test_who_waits_for_a_busy_lane_is_noted_once_and_no_longer_than_it_waits() -> None:
+    leaf = Leaf()
+    posts, busy = leaf.lane(), events(*range(100), session="b")
+    for number in range(20):
+        mirror = leaf.lane(claims=True)
+        # The lane has something in flight at any time.
+        leaf.take_in(posts, *events(2 * number), busy.pop())
+        assert leaf.send(posts)
+        leaf.take_in(mirror, *events(2 * number + 1))
+        assert leaf.send(mirror) == []
+        assert len(posts.waiters) == 1
+        leaf.take_in(posts, busy.pop())
+        assert leaf.send(posts)
+        leaf.ledger.confirm(posts, posts.serial - 1)
+        assert posts.flying
+        assert posts.waiters == {}
+        leaf.drain(mirror)
+
+
+def test_who_takes_over_from_one_that_waited_is_woken_as_it_would_have_been() -> None:
+    leaf = Leaf()
+    posts, first, second = leaf.lane(), leaf.lane(claims=True), leaf.lane(claims=True)
+    leaf.take_in(posts, *events(1))
+    assert leaf.send(posts) == ["s1"]
+    leaf.take_in(first, *events(2))
+    leaf.take_in(second, *events(3))
+    assert leaf.send(first) == leaf.send(second) == []
+    leaf.woken.clear()
+    leaf.confirm(posts)
+    assert second in leaf.woken
+    assert leaf.drain(second) == ["s2", "s3"]
+
+
 def test_an_heir_goes_on_where_a_lane_ended() -> None:
     leaf = Leaf()
     mirror, posts = leaf.lane(claims=True), leaf.lane()
