@@ -56,7 +56,6 @@ class Conversation:
         self._max_payload_bytes = max_payload_bytes
         self._number: int | None = None
         """Of the line that was taken last, if it is known."""
-        self.rejected_lines = 0
 
     @property
     def speaks_stdio(self) -> bool:
@@ -83,7 +82,6 @@ class Conversation:
 
     def reject(self, error: StdioError) -> None:
         """Refuse the line that was taken last, on standard error."""
-        self.rejected_lines += 1
         if self._number is not None:
             error.details = {**(error.details or {}), "line": self._number}
         self._err(stdio_session.event_rejected(self._stamp(), error))

@@ -159,9 +159,7 @@ def test_the_page_brings_everything_along() -> None:
         text = file.body.decode()
         links = re.findall(r"""(?:https?:)?//[a-z0-9.-]+\.[a-z]+[^\s"'`)]*""", text)
         assert [link for link in links if "www.w3.org" not in link] == [], name
-        assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text
-        ), name
+        assert not MARKUP.search(text), name
     page = files["index.html"].body.decode()
     assert not re.search(r"\s(style|on[a-z]+)=", page)
     for reference in re.findall(r'(?:src|href)="static/([^"]+)"', page):

@@ -32,7 +32,6 @@ OK: Final = "ok"
 NOTE: Final = "note"
 WARNING: Final = "warning"
 FAILED: Final = "failed"
-SKIPPED: Final = "skipped"
 
 CONNECT_SECONDS: Final = 5.0
 CHECK_SECONDS: Final = 20.0

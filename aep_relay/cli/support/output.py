@@ -51,11 +51,6 @@ class Output:
         if hasattr(self.stream, "reconfigure"):
             self.stream.reconfigure(errors="backslashreplace")
 
-    @property
-    def is_rich(self) -> bool:
-        """Whether there are colours and tables."""
-        return self._console is not None
-
     def event(self, raw: bytes) -> None:
         """Write an Event's text on one line."""
         line = one_line(raw).decode("utf-8", "backslashreplace")
