@@ -15,7 +15,6 @@ A consumer that is told less than it knows resumes by what it knows: the last Ev
 
 from __future__ import annotations
 
-from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -94,7 +93,7 @@ class _Report:
             found = self.recent[group] = (
                 list(tracks)
                 if len(tracks) <= max_positions
-                else nlargest(len(tracks), tracks, key=lambda session: tracks[session][-1][0])
+                else sorted(tracks, key=lambda session: tracks[session][-1][0], reverse=True)
             )
         return found
 
