@@ -8,8 +8,13 @@ order:
 - ``jsontext``: RFC 8259 text where msgspec alone is not exact enough: integers, duplicate members, nesting.
 - ``position``: ``(epoch, seq)``, resume points, SSE event ids.
 - ``grammar``, ``envelope``, ``event``: the envelope; ``event.decode`` is where every Event comes in.
-- ``filters``: the attr-match dialect. ``capture``: down-leveling an Event to a ceiling.
+- ``filters``: the attr-match dialect. ``capture``: down-leveling an Event to a ceiling. ``redaction``: of free text.
+- ``schema``, ``adapter``: what a payload may hold, and what an adapter owes before it emits it.
 - ``jsonl``: lines in, lines out. ``sse``: messages, comments and chunks out.
-- ``frames``: WebSocket frames told from Events, read and written. ``discovery``, ``hello``: who speaks.
+- ``frames``: WebSocket frames told from Events, read and written; ``members`` of which known ones are read, and
+  ``skim``, which reads past all others. ``discovery``, ``hello``: who speaks.
 - ``framing``: one Event as each binding carries it.
+- ``stdio``, ``dialect``, ``intake``: lines of the stdio dialect, and either dialect as Events. ``stdio_session``,
+  ``conversation``, ``supervision``: a session on a pipe, and its two sides. ``reporting``: which bad lines are told.
+- ``lifecycle``: what the Events of a history say about one another.
 """
