@@ -117,7 +117,8 @@ def _object(plan: _Plan, value: msgspec.Raw, _: _Members, job: _Job) -> msgspec.
     kept = dict(members)
     for name in plan.members.keys() & members.keys():
         _apply(plan.members[name], name, members, kept, job)
-    if b"." in spelled or b"[" in spelled:
+    # An escape can spell either character.
+    if b"." in spelled or b"[" in spelled or b"\\u" in spelled:
         paths = [name for name in members if ("." in name or "[" in name) and name not in plan.members]
         for name in paths:
             rule = _rule_of_path(plan, name)

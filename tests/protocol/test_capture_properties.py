@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,24 @@ def test_gated_fields_go_however_they_are_nested(type_: str, cut: int) -> None:
     )
     assert b"<REDACTED>" not in redacted
     assert b"<FULL>" not in redacted
+
+
+def escaped(source: Event) -> Event:
+    """The same Event, each character of its strings spelled as an escape."""
+
+    def spell(string: re.Match[str]) -> str:
+        return '"' + "".join(rf"\u{ord(character):04x}" for character in string[1]) + '"'
+
+    return decode(re.sub(r'"([^"\\]*)"', spell, source.raw.decode()).encode())
+
+
+@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize("type_", sorted(TYPES))
+def test_how_a_name_is_spelled_makes_no_difference(type_: str, cut: int) -> None:
+    source = event(type_, payloads(type_, cut))
+    for ceiling, redact in ((Capture.METADATA, None), (Capture.REDACTED, str.upper)):
+        plain = json.loads(downlevel(source, ceiling, redact))
+        assert json.loads(downlevel(escaped(source), ceiling, redact)) == plain
 
 
 @pytest.mark.parametrize("type_", sorted(TYPES))
