@@ -20,7 +20,7 @@ _PIECE_BYTES = 8 * 1024
 
 
 class Consumer:
-    """One after another, each with books of its own over at most ``most`` sessions, from their first Event on."""
+    """One after another, each with books of its own over at most ``most`` sessions, from their start or a little back."""
 
     def __init__(self, scene: Scene, most: int) -> None:
         self._scene = scene
@@ -54,7 +54,11 @@ class Consumer:
                 return
             names = scene.randomness.sample(sorted(scene.sessions), min(self._most, len(scene.sessions)))
             name = f"{act.__name__.lstrip('_')} {number}"
-            self._ledger = Ledger(name, {each: scene.sessions[each] for each in names}, scene.tally)
+            sessions = {each: scene.sessions[each] for each in names}
+            # The beginning of many is gone; what is recent has to come.
+            back = scene.randomness.choice((0, 50, 200, 1_000_000))
+            begins = {each: max(0, session.confirmed - back) for each, session in sessions.items()}
+            self._ledger = Ledger(name, sessions, scene.tally, begins)
             self._goals = None
             self._over = trio.current_time() + scene.randomness.uniform(LIFE_SECONDS / 4, LIFE_SECONDS)
             with trio.move_on_after(LIFE_SECONDS + STALL_SECONDS + CATCH_UP_SECONDS):

@@ -58,17 +58,23 @@ class Tally:
 
 
 class Ledger:
-    """One consumer's books over some sessions, of each of which it wants every essential Event from the first on."""
+    """One consumer's books over some sessions: it wants every essential Event after the position it ``begins`` at."""
 
-    def __init__(self, name: str, sessions: Mapping[str, Session], tally: Tally) -> None:
+    def __init__(
+        self,
+        name: str,
+        sessions: Mapping[str, Session],
+        tally: Tally,
+        begins: Mapping[str, int] | None = None,
+    ) -> None:
         self.name = name
         self.sessions = sessions
-        self.positions = dict.fromkeys(sessions, 0)
+        self.positions = dict.fromkeys(sessions, 0) if begins is None else dict(begins)
         """By session, the position of the last essential Event taken in: what it resumes from."""
         self.last_id = b""
         """Of the last whole message of an SSE stream."""
         self._tally = tally
-        self._expected = dict.fromkeys(sessions, 1)
+        self._expected = {name: (position + 1) | 1 for name, position in self.positions.items()}
         self._gaps: dict[str, tuple[int, int]] = {}
         """By session, from where to where nothing came and nobody has said yet that it is gone."""
         self._tail = b""

@@ -76,6 +76,15 @@ def pieces(data: bytes, size: int) -> Iterable[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
+@pytest.mark.parametrize(("begins", "told"), [(0, 1), (1, 3), (2, 3), (3, 5), (4, 5)])
+def test_where_books_begin(begins: int, told: int) -> None:
+    tally = Tally()
+    ledger = Ledger("me", {"soak1": Session("soak1")}, tally, {"soak1": begins})
+    ledger.take(spelled([told], Framing.SSE))
+    ledger.close()
+    assert (ledger.positions, tally.received, tally.lost) == ({"soak1": told}, 1, [])
+
+
 def test_what_a_consumer_resumes_from_and_what_it_still_misses() -> None:
     sessions = {"soak1": Session("soak1", 8, 8), "soak2": Session("soak2", 4, 2)}
     ledger = Ledger("me", sessions, Tally())
