@@ -20,7 +20,7 @@ _PIECE_BYTES = 8 * 1024
 
 
 class Consumer:
-    """One after another, each with books of its own over at most ``most`` sessions, from their start or a little back."""
+    """One after another, with books over at most ``most`` sessions each, from their start or from a little back."""
 
     def __init__(self, scene: Scene, most: int) -> None:
         self._scene = scene
