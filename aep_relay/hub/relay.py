@@ -20,11 +20,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
-from aep_relay.hub.admission import inadmissible
 from aep_relay.hub.behind import Behind
 from aep_relay.hub.catchup import CatchUp
 from aep_relay.hub.claims import Claims, added_by
 from aep_relay.hub.delivered import delivered
+from aep_relay.hub.entitlement import refuse_subscription
 from aep_relay.hub.fanout import BACKLOG_COST_BYTES, FanOut
 from aep_relay.hub.feeders import Feeders
 from aep_relay.hub.outbox import Outbox
@@ -309,7 +309,7 @@ class Relay:
         With ``ends`` it replays what is held and is over then; with ``others`` it replays the sessions that ``from_``
         does not name as well, whole. The caller announces it before it flushes or drains.
         """
-        refusal = inadmissible(peer, id_, filter_, from_, self.limits)
+        refusal = refuse_subscription(peer, id_, filter_, from_, self.limits)
         if refusal is not None:
             return self._refuse(refusal)
         grants = peer.grants

@@ -1,4 +1,4 @@
-"""Which subscriptions a connection may not have: those beyond its token, and those beyond a limit (AEP-0003 §6.5)."""
+"""Which subscriptions a connection may have: none beyond its token, and none beyond a limit (AEP-0003 §6.5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aep_relay.protocol.filters import Filter
 
 
-def inadmissible(peer: Peer, id_: str, filter_: Filter, from_: From, limits: Limits) -> Refusal | None:
+def refuse_subscription(peer: Peer, id_: str, filter_: Filter, from_: From, limits: Limits) -> Refusal | None:
     """Return why ``peer`` may not have this subscription, in place of one with the same id; None when it may."""
     if peer.grants is not None and not peer.grants.consume:
         return Refusal("unauthorized", "this token may not consume")
