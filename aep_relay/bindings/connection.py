@@ -157,7 +157,7 @@ class Connection:
             self.wire.abort()
             return
         if farewell:
-            self._peer.outbox.push(farewell)
+            self._peer.outbox.force(farewell)
         self._written = trio.Event()
         self.wake()
         with trio.move_on_after(self.service.limits.closing_timeout_seconds):

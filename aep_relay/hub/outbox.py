@@ -223,9 +223,9 @@ class Outbox:
         self._append(batch, batch.size_bytes)
         return True
 
-    def force(self, batch: Batch) -> None:
-        """Queue ``batch`` whatever the limits, to know what a connection that ends was not sent."""
-        self._append(batch, batch.size_bytes)
+    def force(self, item: Batch | bytes) -> None:
+        """Queue ``item`` whatever the limits: a farewell, and what a connection that ends was not sent."""
+        self._append(item, _size(item))
 
     def _skip(self, batch: Batch, count: int) -> None:
         self.dropped_events += count

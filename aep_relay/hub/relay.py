@@ -136,7 +136,7 @@ class Relay:
         self.stats.disconnected(reason)
         outbox.cut()
         if farewell:
-            outbox.push(farewell)
+            outbox.force(farewell)
         peer.sink.close(reason, code)
         peer.sink.wake()
 

@@ -92,6 +92,16 @@ def test_what_was_not_handed_over_when_it_overflowed_is_not_told() -> None:
     ]
 
 
+def test_the_farewell_follows_a_begun_frame_beyond_the_hard_limit() -> None:
+    # Such as one that other limits allowed, since taken over.
+    hub = relay(soft_limit_bytes=100, hard_limit_bytes=400)
+    peer = consumer(hub, capacity_bytes=10)
+    hub.ingest(event("s1", 1, data={"text": "x" * 1000}))
+    flush(hub)
+    assert end(hub, peer) == {("sub", "s"): (0, 1)}
+    assert ids(peer) == ["s1"]
+
+
 def test_nothing_is_told_where_nothing_went_out() -> None:
     hub = relay()
     peer = consumer(hub, capacity_bytes=0)
