@@ -324,8 +324,7 @@ class Socket(Connection):
         elif claims.size_bytes > self.service.limits.hard_limit_bytes:
             self.refuse(Refusal("limit-exceeded", "the roster is longer than hard_limit_bytes"), id_)
         else:
-            entries = claims.roster_text(self.peer.grants)
-            self.peer.push(frames.text_frame(frames.roster(id_, entries)))
+            self.peer.push(frames.text_frame(frames.roster(id_, claims.roster_text(self.peer.grants))))
 
     def _ping(self, frame: dict[str, object]) -> None:
         self.peer.push(frames.text_frame(frames.pong(frame.get("t"))))

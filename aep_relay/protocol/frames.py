@@ -338,6 +338,6 @@ def pong(t: object) -> bytes:
     return _write({"type": "pong", "t": t})
 
 
-def roster(id_: str, entries: Sequence[Mapping[str, object]] | msgspec.Raw) -> bytes:
-    """Return the snapshot of live claims that answers the request ``id_`` (AEP-0003 §4.1)."""
+def roster(id_: str, entries: msgspec.Raw) -> bytes:
+    """Return the snapshot of live claims, a JSON array, that answers the request ``id_`` (AEP-0003 §4.1)."""
     return _write({"type": "roster", "id": id_, "entries": entries})
