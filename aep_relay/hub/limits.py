@@ -59,7 +59,7 @@ class Limits:
     )
     max_subscriptions: int = _limit(256, 1, 1_000_000, "subscriptions of one connection")
     max_subscription_bytes: int = _limit(
-        16 * MIB, 64 * KIB, 1 * GIB, "filters and resume positions of one connection's subscriptions"
+        16 * MIB, 64 * KIB, 1 * GIB, "filters, resume positions and replays of one connection's subscriptions"
     )
     max_claims: int = _limit(1_000, 1, 1_000_000, "sessions claimed by one connection")
     max_claim_bytes: int = _limit(
