@@ -12,4 +12,6 @@ CPU time the kernel accounts to it, so what it idles is never counted. In readin
 - ``report``: figures, targets, verdicts, the table and its JSON
 - ``harness``: measures the arms of a scenario in turn; ``scenarios_*``: one function for each; ``catalogue``
   names them
+
+``soak`` is a load of its own, for a quarter of an hour: what it finds is no cost but a loss or a leak.
 """

@@ -12,9 +12,10 @@ from aep_relay.protocol.event import decode
 from aep_relay.protocol.framing import Framing, encode
 from aep_relay.protocol.registry import SEVERITY_RANK
 
-from . import soak, soak_ledger, soak_verdict
-from .soak_ledger import Farewell, Ledger, Session, Tally
-from .soak_verdict import Sample
+from .soak import ledger as books
+from .soak import run, verdict
+from .soak.ledger import Farewell, Ledger, Session, Tally
+from .soak.verdict import Sample
 
 Told = list[int | tuple[str, int]]
 
@@ -24,7 +25,7 @@ def spelled(told: Told, framing: Framing, session: str = "soak1") -> bytes:
     parts = []
     for item in told:
         if isinstance(item, int):
-            event = decode(soak_ledger.event(session, item, "x" * 300))
+            event = decode(books.event(session, item, "x" * 300))
             parts.append(encode(framing, event, event.raw))
         elif framing is Framing.WEBSOCKET:
             parts.append(frames.text_frame(frames.replay_exhausted("a", session, (0, item[1]))))
@@ -88,14 +89,14 @@ def test_where_books_begin(begins: int, told: int) -> None:
 def test_what_a_consumer_resumes_from_and_what_it_still_misses() -> None:
     sessions = {"soak1": Session("soak1", 8, 8), "soak2": Session("soak2", 4, 2)}
     ledger = Ledger("me", sessions, Tally())
-    assert ledger.missing(soak_ledger.goals(sessions)) == ["soak1", "soak2"]
+    assert ledger.missing(books.goals(sessions)) == ["soak1", "soak2"]
     ledger.take(spelled([1, 2, 3, 4], Framing.SSE) + spelled([1], Framing.SSE, "soak2"))
     ledger.take(spelled([99], Framing.SSE, "soak3"))
     assert ledger.positions == {"soak1": 3, "soak2": 1}
     assert ledger.last_id == b"soak3:0:99", "the last whole message of the stream, whatever it is"
-    assert ledger.missing(soak_ledger.goals(sessions)) == ["soak1"]
+    assert ledger.missing(books.goals(sessions)) == ["soak1"]
     ledger.take(spelled([5, 6, 7], Framing.SSE))
-    assert ledger.missing(soak_ledger.goals(sessions)) == []
+    assert ledger.missing(books.goals(sessions)) == []
 
 
 @pytest.mark.parametrize("framing", [Framing.WEBSOCKET, Framing.SSE])
@@ -111,9 +112,7 @@ def test_an_event_that_was_cut_off_is_none(framing: Framing) -> None:
 
 
 def test_the_odd_events_are_the_essential_ones() -> None:
-    events = [
-        decode(soak_ledger.event("soak1", seq, "", cause="c-1" if seq == 3 else "")) for seq in range(1, 9)
-    ]
+    events = [decode(books.event("soak1", seq, "", cause="c-1" if seq == 3 else "")) for seq in range(1, 9)]
     assert [event.severity >= SEVERITY_RANK["notice"] for event in events] == [True, False] * 4
     assert [event.position for event in events] == [(0, seq) for seq in range(1, 9)]
     assert [event.id for event in events[:2]] == ["soak1-1", "soak1-2"]
@@ -147,17 +146,17 @@ def test_growth_is_told_from_the_first_minutes_and_from_noise() -> None:
         early = [sample(second, rss_bytes=second << 20, tasks=second) for second in range(25)]
         return early + [sample(second, **(late if second > 70 else {})) for second in range(25, 101)]
 
-    assert soak_verdict.grown(samples({})) == []
-    assert soak_verdict.grown(samples({"rss_bytes": 110 << 20, "tasks": 200})) == []
+    assert verdict.grown(samples({})) == []
+    assert verdict.grown(samples({"rss_bytes": 110 << 20, "tasks": 200})) == []
     for name, value in (("rss_bytes", 130 << 20), ("tasks", 230), ("descriptors", 230)):
-        (found,) = soak_verdict.grown(samples({name: value}))
+        (found,) = verdict.grown(samples({name: value}))
         assert found.startswith(f"{name} grew")
 
 
 def test_what_is_left() -> None:
     before = sample(0, tasks=20, descriptors=10, connections=0)
-    assert soak_verdict.left(before, sample(900, tasks=22, descriptors=12, connections=1)) == []
-    found = soak_verdict.left(before, sample(900, tasks=25, descriptors=15, connections=5))
+    assert verdict.left(before, sample(900, tasks=22, descriptors=12, connections=1)) == []
+    found = verdict.left(before, sample(900, tasks=25, descriptors=15, connections=5))
     assert [text.partition(":")[0] for text in found] == ["tasks", "descriptors", "connections"]
 
 
@@ -166,9 +165,9 @@ def test_what_a_log_says_that_must_not_be() -> None:
         json.dumps({"event": "configuration reloaded"}),
         json.dumps({"level": "error", "event": "x"}),
     )
-    assert soak.troubles("\n".join([taken] * 9), 10) == []
-    assert soak.troubles("\n".join([taken] * 8), 10) == ["8 of 10 configurations were taken over"]
-    assert soak.troubles(f"{taken}\n{error}\nTraceback (most recent call last):", 1) == [
+    assert run.troubles("\n".join([taken] * 9), 10) == []
+    assert run.troubles("\n".join([taken] * 8), 10) == ["8 of 10 configurations were taken over"]
+    assert run.troubles(f"{taken}\n{error}\nTraceback (most recent call last):", 1) == [
         error,
         "Traceback (most recent call last):",
     ]

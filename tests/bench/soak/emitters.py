@@ -10,10 +10,11 @@ import re
 
 import trio
 
-from . import soak_lines, wire
-from .soak_ledger import Session, event
-from .soak_lines import Refused, line
-from .soak_scene import Scene
+from .. import wire
+from . import lines
+from .ledger import Session, event
+from .lines import Refused, line
+from .scene import Scene
 
 ACCEPTS = "control.cancel"
 _COMMAND = re.compile(rb'"type":"control\.cancel".*?"id":"(c-[0-9]+)"')
@@ -40,7 +41,7 @@ class Emitter:
         """Emit batches."""
         await self._run(self._emit_over_post)
 
-    async def _run(self, emit: soak_lines.Act[Session]) -> None:
+    async def _run(self, emit: lines.Act[Session]) -> None:
         scene = self._scene
         await scene.pause(0, 2)
         while scene.emitting:
@@ -80,7 +81,7 @@ class Emitter:
     def _is_cut(self) -> bool:
         return self._goes_on and trio.current_time() > self._cut
 
-    async def _tear(self, connection: soak_lines.Line, data: bytes) -> None:
+    async def _tear(self, connection: lines.Line, data: bytes) -> None:
         """Send some of ``data`` and be gone: nobody knows how much of it was taken in."""
         await connection.send(data[: self._scene.randomness.randrange(len(data) + 1)])
         self._scene.leave(connection)
@@ -93,7 +94,7 @@ class Emitter:
     async def _emit_over_socket(self, session: Session) -> None:
         scene = self._scene
         async with line(scene.server) as connection:
-            data = await soak_lines.upgraded(connection, scene.server, scene.tokens[0], "emitter", [ACCEPTS])
+            data = await lines.upgraded(connection, scene.server, scene.tokens[0], "emitter", [ACCEPTS])
             while self._goes_on or session.confirmed < session.seq:
                 for cause in _COMMAND.findall(data):
                     self._add(session, 1, "control.accepted", cause.decode())

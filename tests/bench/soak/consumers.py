@@ -6,10 +6,10 @@ import itertools
 
 import trio
 
-from . import soak_lines
-from .soak_ledger import Farewell, Ledger, goals
-from .soak_lines import Line, Refused, line
-from .soak_scene import Scene
+from . import lines
+from .ledger import Farewell, Ledger, goals
+from .lines import Line, Refused, line
+from .scene import Scene
 
 CATCH_UP_SECONDS = 60.0
 """To get all that was confirmed when a consumer's time was over."""
@@ -46,7 +46,7 @@ class Consumer:
         """Do so, and stop reading until the relay has had enough, or nearly."""
         await self._run(self._slow_socket)
 
-    async def _run(self, act: soak_lines.Act[Ledger]) -> None:
+    async def _run(self, act: lines.Act[Ledger]) -> None:
         scene = self._scene
         await scene.pause(2, 4)
         for number in itertools.count():
@@ -73,7 +73,7 @@ class Consumer:
         for session in ledger.missing(wanted):
             self._scene.fail("never came", f"{ledger.name}: {ledger.progress(session)}, of {wanted[session]}")
 
-    async def _follow(self, act: soak_lines.Act[Ledger]) -> None:
+    async def _follow(self, act: lines.Act[Ledger]) -> None:
         scene, ledger = self._scene, self._ledger
         while self._goals is None or ledger.missing(self._goals):
             self._cut = trio.current_time() + scene.randomness.expovariate(0.15)
@@ -119,19 +119,19 @@ class Consumer:
         return self._scene.randomness.choice(self._scene.tokens)
 
     async def _stream_after_last_id(self, ledger: Ledger) -> None:
-        parameters, headers = soak_lines.stream_parameters(ledger.positions), {}
+        parameters, headers = lines.stream_parameters(ledger.positions), {}
         if ledger.last_id:
             headers["Last-Event-ID"] = ledger.last_id.decode()
             del parameters["from"]
         await self._read_stream(parameters, headers)
 
     async def _stream(self, ledger: Ledger) -> None:
-        await self._read_stream(soak_lines.stream_parameters(ledger.positions), {})
+        await self._read_stream(lines.stream_parameters(ledger.positions), {})
 
     async def _read_stream(self, parameters: dict[str, str], headers: dict[str, str]) -> None:
         server = self._scene.server
         async with line(server) as connection:
-            await connection.send(soak_lines.get(server, self._token(), "/stream", parameters, headers))
+            await connection.send(lines.get(server, self._token(), "/stream", parameters, headers))
             await self._take(connection, await connection.head(200))
 
     async def _socket(self, ledger: Ledger) -> None:
@@ -144,11 +144,11 @@ class Consumer:
 
     async def _read_socket(self, connection: Line, ledger: Ledger, stalls_seconds: float) -> None:
         scene, names = self._scene, list(ledger.positions)
-        data = await soak_lines.upgraded(connection, scene.server, self._token(), "consumer", [])
+        data = await lines.upgraded(connection, scene.server, self._token(), "consumer", [])
         for id_, part, more in (("a", names[::2], {}), ("b", names[1::2], {"capture": "metadata"})):
             if part:
                 positions = {name: ledger.positions[name] for name in part}
-                await connection.send(soak_lines.subscribe(id_, positions, more))
+                await connection.send(lines.subscribe(id_, positions, more))
         if stalls_seconds and self._goals is None:
             await trio.sleep(stalls_seconds)
             self._cut = max(self._cut, trio.current_time() + 5)

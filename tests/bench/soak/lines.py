@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 import trio
 
-from . import wire
-from .process import Server
+from .. import wire
+from ..process import Server
 
 Subject = TypeVar("Subject", contravariant=True)
 

@@ -13,11 +13,12 @@ from tests.fuzz.framing import frames_of
 from tests.fuzz.mutation import mutants
 from tests.fuzz.seeds import EVENTS, HTTP, WEBSOCKET
 
-from . import soak_lines, wire
-from .soak_consumers import SMALL_BUFFER_BYTES, Consumer
-from .soak_emitters import ACCEPTS, Emitter
-from .soak_lines import Refused, line
-from .soak_scene import Scene
+from .. import wire
+from . import lines
+from .consumers import SMALL_BUFFER_BYTES, Consumer
+from .emitters import ACCEPTS, Emitter
+from .lines import Refused, line
+from .scene import Scene
 
 HERD = 150
 HERD_SECONDS = 30.0
@@ -77,7 +78,7 @@ class Trouble:
         filter_ = scene.randomness.choice(({}, {"severity": {"gte": "notice"}}, {"type": "control.*"}))
         async with line(scene.server) as connection:
             query = {"filter": json.dumps(filter_), **({"from": "all"} if scene.chance(0.05) else {})}
-            await connection.send(soak_lines.get(scene.server, scene.tokens[0], "/stream", query, {}))
+            await connection.send(lines.get(scene.server, scene.tokens[0], "/stream", query, {}))
             await connection.head(200)
             while scene.going and trio.current_time() < over:
                 with trio.move_on_after(1):
@@ -93,7 +94,7 @@ class Trouble:
     async def _be_deaf(self) -> None:
         scene = self._scene
         async with line(scene.server, SMALL_BUFFER_BYTES) as connection:
-            await soak_lines.upgraded(connection, scene.server, scene.tokens[0], "consumer", [])
+            await lines.upgraded(connection, scene.server, scene.tokens[0], "consumer", [])
             await connection.send(wire.json_frame({"type": "subscribe", "id": "a", "from": "all"}))
             await scene.stay(scene.randomness.uniform(5, 40))
             scene.leave(connection)
@@ -105,7 +106,7 @@ class Trouble:
     async def _command(self) -> None:
         scene = self._scene
         async with line(scene.server) as connection:
-            data = await soak_lines.upgraded(connection, scene.server, scene.tokens[0], "consumer", [])
+            data = await lines.upgraded(connection, scene.server, scene.tokens[0], "consumer", [])
             filter_ = {"type": "control.accepted"}
             await connection.send(wire.json_frame({"type": "subscribe", "id": "a", "filter": filter_}))
             for _ in range(20):
@@ -145,7 +146,7 @@ class Trouble:
         filter_ = json.dumps({"severity": {"gte": "warning"}, "session": list(scene.sessions)[:2]})
         query = {"from": "all", "live": "0", "filter": filter_}
         async with line(scene.server) as connection:
-            await connection.send(soak_lines.get(scene.server, scene.tokens[0], "/stream", query, {}))
+            await connection.send(lines.get(scene.server, scene.tokens[0], "/stream", query, {}))
             await connection.head(200)
             with trio.move_on_after(HERD_SECONDS):
                 while await connection.receive():
@@ -157,8 +158,8 @@ class Trouble:
 
     async def bad_frames(self) -> None:
         """Send frames that mutation made, behind a good hello."""
-        upgrade = soak_lines.upgrade_request(self._scene.server, self._scene.tokens[0])
-        await self._strange(WEBSOCKET, _framed, upgrade + soak_lines.hello("both", [ACCEPTS]))
+        upgrade = lines.upgrade_request(self._scene.server, self._scene.tokens[0])
+        await self._strange(WEBSOCKET, _framed, upgrade + lines.hello("both", [ACCEPTS]))
 
     async def bad_events(self) -> None:
         """POST Events that mutation made."""

@@ -7,9 +7,9 @@ from collections import Counter
 
 import trio
 
-from .process import Server
-from .soak_ledger import Session, Tally
-from .soak_lines import Line
+from ..process import Server
+from .ledger import Session, Tally
+from .lines import Line
 
 _KEPT = 5
 """Failures of a kind that are told in full."""

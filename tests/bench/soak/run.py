@@ -1,23 +1,8 @@
-"""``python -m tests.bench.soak [--minutes 15]``: mixed load for a long time, and what is left of it.
-
-The relay runs at about 60 % of a core while emitters and consumers come and go, tear connections, stall and resume,
-strangers send garbage, herds come back, sessions are evicted, and the configuration is taken over again and again. At
-the end:
-
-* no consumer that resumed by the rules of its binding has lost an Event of severity ``notice`` or above, but for what a
-  ``replay-exhausted`` said is gone (AEP-0003 §5, §8.4);
-* memory, tasks and descriptors have not grown since the first minutes, and nothing is left of those who left;
-* the log holds no error, and the last line says what came of it. The exit code is 0 if all of that is so, else 1.
-
-In reading order: ``soak_ledger`` says what a loss is, ``soak_verdict`` what growth is; ``soak_lines`` are the peers'
-connections, ``soak_scene`` what they share, ``soak_emitters``, ``soak_consumers`` and ``soak_crowd`` the peers.
-"""
+"""One run of the soak: everybody let loose, watched, called back, and judged."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import random
 import re
@@ -28,19 +13,16 @@ import statistics
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import trio
 
-from . import machine, soak_verdict
-from .daemon import relay
-from .process import Server
-from .soak_crowd import everybody
-from .soak_scene import Scene
-from .soak_verdict import Sample
+from .. import machine
+from ..process import Server
+from . import verdict
+from .crowd import everybody
+from .scene import Scene
+from .verdict import Sample
 
 TARGET_SHARE = 0.6
 """Of a core, for the relay."""
@@ -172,16 +154,16 @@ class Soak:
             failures.append(f"{len(scene.tally.lost)} gaps: {'; '.join(scene.tally.lost[:5])}")
         if not finished:
             failures.append("not everybody got what was missing and left")
-        failures += soak_verdict.left(before, after)
+        failures += verdict.left(before, after)
         if self._seconds >= GROWTH_SECONDS:
-            failures += soak_verdict.grown(self.samples)
+            failures += verdict.grown(self.samples)
         self.samples.append(after)
 
     def figures(self) -> dict[str, float]:
         """Return what there is to say about the run."""
         scene, tally, counters = self._scene, self._scene.tally, self.counters
-        warm = soak_verdict.warm(self.samples[:-1])
-        sizes = soak_verdict.growth(self.samples[:-1])
+        warm = verdict.warm(self.samples[:-1])
+        sizes = verdict.growth(self.samples[:-1])
         load = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "minutes": self._seconds / 60,
@@ -225,53 +207,8 @@ _ERROR = re.compile(r'"level": ?"(error|critical)"|Traceback')
 def troubles(log: str, reloads: int) -> list[str]:
     """Return what a relay's log says that must not be."""
     lines = log.splitlines()
-    found = [
-        line
-        for line in lines
-        if '"level": "error"' in line or '"level":"error"' in line or "Traceback" in line
-    ][:5]
+    found = [line for line in lines if _ERROR.search(line)][:5]
     taken = sum("configuration reloaded" in line for line in lines)
     if taken < reloads - 1:
         found.append(f"{taken} of {reloads} configurations were taken over")
     return found
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the soak; returns 1 if something was lost, grew or is left."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--seed", type=int, default=1, help="of what peers do")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and sample there")
-    options = parser.parse_args(arguments)
-    machine.raise_descriptor_limit()
-    server_core, load_core = machine.cores()
-    os.sched_setaffinity(0, {load_core})
-    with relay(server_core, **LIMITS) as server:
-        soak = Soak(server, options.minutes * 60, options.seed)
-        trio.run(soak.run)
-        ended = server.process.poll()
-        log = (server.directory / "log").read_text(errors="replace")
-    figures = soak.figures()
-    failures = [*soak.failures, *troubles(log, soak.reloads)]
-    if ended is not None:
-        failures.append(f"the relay ended with {ended}")
-    for name, value in figures.items():
-        print(f"{name:55} {value:>18,}")
-    print("\n".join(failures))
-    print(
-        f"FAIL: {len(failures)} findings"
-        if failures
-        else "PASS: nothing was lost, nothing grew, nothing is left"
-    )
-    if options.json:
-        found = {
-            "figures": figures,
-            "failures": failures,
-            "samples": [asdict(sample) for sample in soak.samples],
-        }
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
-    return int(bool(failures))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
