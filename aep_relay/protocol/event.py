@@ -44,6 +44,8 @@ _MAX_CACHED = 4096
 _MAX_CACHED_CHARS = 256
 _BLANK_BYTES = 64 << 10
 _BASE_BYTES = 700
+_SHORT_BYTES = 1024
+"""Attributes that take no more than this altogether may be kept in ``raw`` and as strings, and count once."""
 
 HELD_OVERHEAD_BYTES: Final = 512
 """What describes a plain Event takes about as much, on top of its text."""
@@ -123,7 +125,12 @@ def decode(raw: bytes, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES) -> Event:
     _check(envelope, shape)
     session, seq, epoch = envelope.session, envelope.seq, envelope.epoch or 0
     # A byte's number is looked for many times faster than a string.
-    if extensions is None and raw.isascii() and (_BACKSLASH not in raw or b"\\u" not in raw):
+    if (
+        extensions is None
+        and raw.isascii()
+        and (_BACKSLASH not in raw or b"\\u" not in raw)
+        and _is_short(raw, envelope.data)
+    ):
         # No string of it can take more memory than it takes room in the text.
         held_bytes = len(raw) + HELD_OVERHEAD_BYTES
     else:
@@ -152,6 +159,12 @@ def decode(raw: bytes, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES) -> Event:
     )
 
 
+def _is_short(raw: bytes, data: msgspec.Raw | msgspec.UnsetType) -> bool:
+    """Say whether there is little in ``raw`` besides the payload."""
+    size = len(raw)
+    return size <= _SHORT_BYTES or (data is not msgspec.UNSET and size - len(data) <= _SHORT_BYTES)
+
+
 def _held_bytes(raw: bytes, envelope: Envelope, extensions: Extensions | None) -> int:
     """Return about how much memory the Event takes.
 
@@ -160,6 +173,8 @@ def _held_bytes(raw: bytes, envelope: Envelope, extensions: Extensions | None) -
     """
     own = (raw, envelope.id, envelope.time, envelope.subject, envelope.run, envelope.step, envelope.cause)
     total = _BASE_BYTES + sum(map(getsizeof, own))
+    names = (envelope.type, envelope.source, envelope.agent, envelope.session)
+    total += sum(getsizeof(name) for name in names if name is not None and len(name) > _MAX_CACHED_CHARS)
     if extensions is not None:
         total += getsizeof(extensions)
         total += sum(getsizeof(name) + getsizeof(value) for name, value in extensions.items())

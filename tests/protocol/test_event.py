@@ -254,6 +254,12 @@ def test_held_bytes_count_what_raw_does_not_show() -> None:
     assert many.held_bytes > 8 * len(many.raw)
     wide = decode(text(MINIMAL, subject="a" * 1000 + "\U0001f600"))
     assert wide.held_bytes > 5 * 1000
+    for name in ("id", "subject", "run", "step", "cause", "agent"):
+        # Kept twice: in ``raw``, and as the string that it is.
+        assert decode(text(BASE, **{name: "a" * 50_000})).held_bytes > 100_000
+        assert decode(text(BASE, **{name: "\U0001f600" * 5_000})).held_bytes > 2 * 20_000
+    large = decode(text(BASE, data={"text": "a" * 50_000}))
+    assert large.held_bytes - len(large.raw) == plain.held_bytes - len(plain.raw)
     before = plain.held_bytes
     plain.variants = {1: b"x" * 10_000}
     assert plain.held_bytes == before
