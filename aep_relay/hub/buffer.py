@@ -357,11 +357,6 @@ class SessionBuffer:
         return [event for event in reversed(self._items[start:end]) if event.position is not None]
 
 
-def charge(event: Event) -> int:
-    """Return how many bytes holding ``event`` counts for: about what it takes, its down-leveled texts not counted."""
-    return event.held_bytes
-
-
 def after_lost(lost: Lost | None) -> Position:
     """Return the earliest position that may still come for a session of which nothing is held."""
     if lost is None or lost.position == START:

@@ -11,7 +11,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.buffer import charge
 from aep_relay.protocol.registry import SEVERITY_RANK
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Kept:
         """Keep ``event``; something may have to go for it, itself even, of which ``shed`` is told."""
         ref = Ref(event)
         (self._droppable if event.severity < NOTICE else self._essential).append(ref)
-        self.size_bytes += charge(event)
+        self.size_bytes += event.held_bytes
         while self.size_bytes > self._max_bytes:
             self._give_up()
         return ref
@@ -99,7 +98,7 @@ class Kept:
         """Return the Event at ``ref``, kept no longer; None when it was given up."""
         event, ref.event = ref.event, None
         if event is not None:
-            self.size_bytes -= charge(event)
+            self.size_bytes -= event.held_bytes
             self._empty += 1
             if self._empty > 1024 and 2 * self._empty > len(self._droppable) + len(self._essential):
                 self._sweep()
@@ -123,7 +122,7 @@ class Kept:
         if event is None:
             self._empty -= 1
             return
-        self.size_bytes -= charge(event)
+        self.size_bytes -= event.held_bytes
         self._shed(event)
 
     def _sweep(self) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.buffer import charge
 from aep_relay.hub.replay import overtaken
 from aep_relay.protocol.event import Shape
 from aep_relay.protocol.registry import SEVERITIES
@@ -97,7 +96,7 @@ class Ledger:
                 self._route(session, lane)
             lane.pending.append(event)
             lane.appended += 1
-            self.live_bytes += charge(event)
+            self.live_bytes += event.held_bytes
         elif session is None:
             lane.loose.append(self.kept.add(event))
         else:
@@ -148,7 +147,7 @@ class Ledger:
             if event is not None and event.session == session:
                 taken.append(event)
                 pending[index] = None
-                self.live_bytes -= charge(event)
+                self.live_bytes -= event.held_bytes
         self._put_first(behind, taken)
         if any(event.session == session for flight in before.flying for event in flight.events):
             behind.after = (before, before.serial)
@@ -254,7 +253,7 @@ class Ledger:
             lane.is_idle = not lane.pending and not any(behind.is_ready for behind in lane.behind.values())
             return None
         lane.serial += 1
-        flight = Flight(lane.serial, events, size, sum(map(charge, events)))
+        flight = Flight(lane.serial, events, size, sum(event.held_bytes for event in events))
         lane.flying.append(flight)
         return flight
 
@@ -265,7 +264,7 @@ class Ledger:
             if event is not None:
                 events.append(event)
                 size += len(event.raw)
-                self.live_bytes += charge(event)
+                self.live_bytes += event.held_bytes
         return size
 
     def _take_pending(self, lane: Lane, events: list[Event], max_events: int, max_bytes: int) -> int:
@@ -309,7 +308,7 @@ class Ledger:
             if event.shape is not Shape.COMMAND and self._matches(event):
                 events.append(event)
                 size += len(event.raw)
-                self.live_bytes += charge(event)
+                self.live_bytes += event.held_bytes
         if at_end:
             self._catch_up(behind)
         else:
@@ -344,7 +343,7 @@ class Ledger:
         """Note that the first ``count`` Events of the oldest flight have arrived, or have been refused for good."""
         flight = lane.flying[0]
         over = flight.events[:count]
-        charged = sum(map(charge, over))
+        charged = sum(event.held_bytes for event in over)
         del flight.events[:count]
         flight.size_bytes -= sum(len(event.raw) for event in over)
         flight.charged_bytes -= charged
@@ -366,7 +365,7 @@ class Ledger:
         unconfirmed = [event for flight in lane.flying for event in flight.events]
         self.resent_events += len(unconfirmed)
         unconfirmed += [event for event in lane.pending if event is not None]
-        self.live_bytes -= sum(map(charge, unconfirmed))
+        self.live_bytes -= sum(event.held_bytes for event in unconfirmed)
         lane.flying.clear()
         lane.pending.clear()
         lane.popped = lane.appended

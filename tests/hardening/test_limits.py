@@ -16,7 +16,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from aep_relay.hub.buffer import charge
 from aep_relay.hub.limits import Limits
 from aep_relay.protocol.event import decode
 from tests.bindings.served import (
@@ -94,7 +93,7 @@ async def sessions() -> None:
 
 @limit("max_session_bytes")
 async def bytes_of_one_session() -> None:
-    size = charge(decode(event(1)))
+    size = decode(event(1)).held_bytes
     async with serving(Limits(max_session_bytes=3 * size)) as relay:
         await relay.post(event(1), event(2), event(3))
         assert (await replayed(relay, "s"))[0] == [1, 2, 3]
@@ -104,7 +103,7 @@ async def bytes_of_one_session() -> None:
 
 @limit("max_buffer_bytes")
 async def bytes_of_all_sessions() -> None:
-    size = charge(decode(event(1)))
+    size = decode(event(1)).held_bytes
     async with serving(Limits(max_buffer_bytes=3 * size)) as relay:
         await relay.post(event(1, "a"), event(1, "b"), event(2, "b"))
         assert (await replayed(relay, "a"))[0] == [1]

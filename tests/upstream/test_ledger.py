@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aep_relay.hub.buffer import charge
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.store import Store
 from aep_relay.protocol import filters
@@ -133,7 +132,7 @@ def test_what_is_evicted_in_an_outage_is_kept_by_reference() -> None:
 
 
 def test_debug_and_info_are_given_up_first_and_counted() -> None:
-    size = charge(events(10)[0])
+    size = events(10)[0].held_bytes
     leaf = Leaf(buffer_bytes=2 * 6 * size, buffer_events=4)
     lane = leaf.lane(up=False)
     for seq in range(10, 30):
@@ -147,7 +146,7 @@ def test_debug_and_info_are_given_up_first_and_counted() -> None:
 
 
 def test_notice_is_given_up_last_oldest_first_and_counted() -> None:
-    size = charge(events(10)[0])
+    size = events(10)[0].held_bytes
     leaf = Leaf(buffer_bytes=2 * 5 * size, buffer_events=2)
     lane = leaf.lane(up=False)
     leaf.take_in(lane, *events(*range(10, 20)))
@@ -208,7 +207,7 @@ def test_a_session_that_is_gone_whole() -> None:
 
 
 def test_too_much_unconfirmed_is_left_to_the_buffers() -> None:
-    size = charge(events(1)[0])
+    size = events(1)[0].held_bytes
     leaf = Leaf(buffer_bytes=2 * 3 * size)
     lane = leaf.lane()
     leaf.take_in(lane, *events(*range(1, 9)))
@@ -469,7 +468,7 @@ class LedgerMachine(RuleBasedStateMachine):
             for item in [*lane.pending, *(item for flight in lane.flying for item in flight.events)]
             if item is not None
         ]
-        assert self.ledger.live_bytes == sum(map(charge, live))
+        assert self.ledger.live_bytes == sum(event.held_bytes for event in live)
 
     def teardown(self) -> None:
         if self.accepted:
