@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,3 +134,11 @@ def test_the_map_names_what_is_there_and_nothing_else() -> None:
     documented = str(aep_relay.__doc__).split("reading order;", 1)[1].split("The way of an Event", 1)[0]
     named = {word.strip("`,:.") for word in documented.split() if word.startswith("``")}
     assert {name for name in named if "." not in name} == parts
+
+
+@pytest.mark.parametrize("package", ["bindings", "hub", "ops", "protocol", "transport"])
+def test_the_map_of_a_package_names_every_module(package: str) -> None:
+    doc = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")))
+    named = set(re.findall(r"``(\w+)``", str(doc).split("In reading order", 1)[-1]))
+    there = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"}
+    assert there - named == set()

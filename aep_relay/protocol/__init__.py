@@ -1,7 +1,8 @@
 """The Agent Event Protocol as values: received bytes to Events and frames, and back.
 
-Pure by rule: the standard library's value modules and msgspec, no I/O, no clock, no event loop. In reading
-order:
+Pure by rule: the standard library's value modules and msgspec, no I/O, no clock, no event loop.
+
+In reading order:
 
 - ``errors``: what is wrong with what a peer sent, its wire code, its HTTP answer and its error frame.
 - ``registry``: severities, capture levels, categories, registered types and their payload fields.
