@@ -22,8 +22,6 @@ from .scenarios_ingest import BATCH_EVENTS, DECODE_REFERENCE_US, decode_us
 LINK_SECONDS = 10.0
 _PING = wire.json_frame({"type": "ping", "t": 1})
 
-Encode = Callable[[list[bytes]], bytes]
-
 
 def _await_link(server: Server) -> None:
     """Wait until the one link of ``server`` is up."""
