@@ -124,17 +124,6 @@ def decode(raw: bytes, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES) -> Event:
     source = _sources.get(envelope.source) or _know_source(envelope)
     _check(envelope, shape)
     session, seq, epoch = envelope.session, envelope.seq, envelope.epoch or 0
-    # A byte's number is looked for many times faster than a string.
-    if (
-        extensions is None
-        and raw.isascii()
-        and (_BACKSLASH not in raw or b"\\u" not in raw)
-        and _is_short(raw, envelope.data)
-    ):
-        # No string of it can take more memory than it takes room in the text.
-        held_bytes = len(raw) + HELD_OVERHEAD_BYTES
-    else:
-        held_bytes = _held_bytes(raw, envelope, extensions)
     return Event(
         raw,
         envelope.id,
@@ -155,14 +144,8 @@ def decode(raw: bytes, max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES) -> Event:
         shape,
         None if seq is None else (epoch, seq),
         (source, envelope.id),
-        held_bytes,
+        _held_bytes(raw, envelope, extensions),
     )
-
-
-def _is_short(raw: bytes, data: msgspec.Raw | msgspec.UnsetType) -> bool:
-    """Say whether there is little in ``raw`` besides the payload."""
-    size = len(raw)
-    return size <= _SHORT_BYTES or (data is not msgspec.UNSET and size - len(data) <= _SHORT_BYTES)
 
 
 def _held_bytes(raw: bytes, envelope: Envelope, extensions: Extensions | None) -> int:
@@ -171,6 +154,12 @@ def _held_bytes(raw: bytes, envelope: Envelope, extensions: Extensions | None) -
     A short ``raw`` may stand for several times its length: hundreds of bytes of objects, four bytes for each
     character of a string that holds one emoji, and up to forty for each byte spent on an extension attribute.
     """
+    # A byte's number is looked for many times faster than a string.
+    if extensions is None and raw.isascii() and (_BACKSLASH not in raw or b"\\u" not in raw):
+        data, size = envelope.data, len(raw)
+        if size <= _SHORT_BYTES or (data is not msgspec.UNSET and size - len(data) <= _SHORT_BYTES):
+            # No string of it can take more memory than it takes room in the text.
+            return size + HELD_OVERHEAD_BYTES
     own = (raw, envelope.id, envelope.time, envelope.subject, envelope.run, envelope.step, envelope.cause)
     total = _BASE_BYTES + sum(map(getsizeof, own))
     names = (envelope.type, envelope.source, envelope.agent, envelope.session)
