@@ -86,6 +86,7 @@ async def serve(
     allow, and ``OSError`` when it cannot listen.
     """
     manager = systemd.Manager(os.environ)
+    descriptors = process.raise_descriptor_limit()
     passed = sockets.open_inherited(os.environ)
     parts = _Parts(config, reread, passed)
     service = parts.service
@@ -96,7 +97,7 @@ async def serve(
             async with trio.open_nursery() as connections:
                 async with trio.open_nursery() as accepting:
                     await accepting.start(_accept, service, listeners, connections)
-                    task_status.started(_listening(service, listeners))
+                    task_status.started(_listening(service, listeners, descriptors))
                     background.start_soon(_report, manager, service, parts.reloader)
                     code = await _until_over(signals, parts.reloader, service, companion)
                     background.start_soon(_force, signals)
@@ -154,9 +155,10 @@ class _Parts:
             background.start_soon(plane.run, service)
 
 
-def _listening(service: Service, listeners: Sequence[socket.socket]) -> list[tuple[str, int]]:
-    """Say where the relay listens and how many descriptors it may have; return the addresses."""
-    descriptors = process.raise_descriptor_limit()
+def _listening(
+    service: Service, listeners: Sequence[socket.socket], descriptors: int
+) -> list[tuple[str, int]]:
+    """Say where the relay listens and how many ``descriptors`` it may have; return the addresses."""
     addresses = [sock.getsockname() for sock in listeners]
     service.addresses = addresses
     if addresses:
