@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aep_relay.hub import notices
 from aep_relay.hub.outbox import Batch, Mark
 from aep_relay.hub.replay import overtaken
-from aep_relay.protocol import frames, sse
 from aep_relay.protocol.framing import Framing
 
 if TYPE_CHECKING:
@@ -27,36 +27,49 @@ SLICE_BYTES = 128 * 1024
 class CatchUp:
     """Reads replays forward."""
 
-    __slots__ = ("_fanout", "_stats", "_store")
+    __slots__ = ("_fanout", "_slices", "_stats", "_store")
 
     def __init__(self, store: Store, stats: Stats, fanout: FanOut) -> None:
         self._store = store
         self._stats = stats
         self._fanout = fanout
+        self._slices = 0
 
     def advance(self, peer: Peer) -> None:
-        """Send the next slice of ``peer``'s first replay that is behind; at its end the replay turns live."""
-        for subscription in peer.subscriptions.values():
-            replay = subscription.replay
-            if replay is None:
-                continue
-            # A replay alone never fills an outbox: a consumer that replays is paced, not evicted.
-            soft_limit_bytes = self._fanout.limits.soft_limit_bytes
-            events, size = SLICE_EVENTS, max(1, min(SLICE_BYTES, soft_limit_bytes))
-            batch = Batch(subscription)
-            while replay.behind and events > 0 and size > 0 and peer.closing is None:
-                session, cursor = next(iter(replay.behind.items()))
-                if overtaken(self._store, session, cursor):
-                    self._hand(peer, batch)
-                    batch = Batch(subscription)
-                    self._exhausted(peer, subscription, session)
-                before = batch.size_bytes
-                events -= self._read(peer, subscription, replay, batch, events, size)
-                size -= batch.size_bytes - before
-            self._hand(peer, batch)
-            if not replay.behind:
-                self._caught_up(peer, subscription)
+        """Send the next slice of one of ``peer``'s replays that are behind; at its end a replay turns live.
+
+        Each in turn, and each of its sessions: one that is written as fast as the peer reads holds up no other.
+        """
+        replaying = [s for s in peer.subscriptions.values() if s.replay is not None]
+        if not replaying:
             return
+        subscription = min(replaying, key=_last_served)
+        self._slices += 1
+        subscription.served = self._slices
+        if subscription.replay is not None and self._slice(peer, subscription, subscription.replay):
+            self._caught_up(peer, subscription)
+
+    def _slice(self, peer: Peer, subscription: Subscription, replay: Replay) -> bool:
+        """Send a slice of ``replay``; True when nothing is behind any more."""
+        behind = replay.behind
+        # A replay alone never fills an outbox: a consumer that replays is paced, not evicted.
+        soft_limit_bytes = self._fanout.limits.soft_limit_bytes
+        events, size = SLICE_EVENTS, max(1, min(SLICE_BYTES, soft_limit_bytes))
+        batch = Batch(subscription)
+        session = ""
+        while behind and events > 0 and size > 0 and peer.closing is None:
+            session, cursor = next(iter(behind.items()))
+            if overtaken(self._store, session, cursor):
+                self._hand(peer, batch)
+                batch = Batch(subscription)
+                self._fanout.tell_loss(peer, subscription, session)
+            before = batch.size_bytes
+            events -= self._read(peer, subscription, replay, batch, events, size)
+            size -= batch.size_bytes - before
+        self._hand(peer, batch)
+        if session in behind:
+            behind[session] = behind.pop(session)
+        return not behind
 
     def _read(
         self,
@@ -100,27 +113,18 @@ class CatchUp:
                 peer.cohort.settle(peer)
             peer.take(batch)
 
-    def _exhausted(self, peer: Peer, subscription: Subscription, session: str) -> None:
-        self._stats.exhausted_replays += 1
-        position = self._store.earliest(session)
-        if peer.framing is Framing.WEBSOCKET:
-            peer.push(frames.text_frame(frames.replay_exhausted(subscription.id, session, position)))
-        elif peer.framing in (Framing.SSE, Framing.SSE_UNCHUNKED):
-            peer.push(self._comment(peer.framing, sse.replay_exhausted(session, position)))
-
-    @staticmethod
-    def _comment(framing: Framing, comment: bytes) -> bytes:
-        return sse.chunk(comment) if framing is Framing.SSE else comment
-
     def _caught_up(self, peer: Peer, subscription: Subscription) -> None:
         replay, subscription.replay = subscription.replay, None
         if replay is not None and replay.ends:
-            if peer.framing in (Framing.SSE, Framing.SSE_UNCHUNKED):
-                peer.push(self._comment(peer.framing, sse.REPLAY_COMPLETE))
+            notices.replay_complete(peer)
             if peer.closing is None:
                 peer.closing = "replay-complete"
                 peer.sink.close("replay-complete", 1000)
         self._fanout.place(peer)
+
+
+def _last_served(subscription: Subscription) -> int:
+    return subscription.served
 
 
 def _asked(subscription: Subscription, replay: Replay, events: list[Event]) -> list[Event]:

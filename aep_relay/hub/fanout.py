@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from aep_relay.hub import notices
 from aep_relay.hub.buffer import START
 from aep_relay.hub.cohort import Cohort
 from aep_relay.hub.outbox import Mark
 from aep_relay.hub.positions import after, extend, higher, highest_since
-from aep_relay.hub.replay import Replay
+from aep_relay.hub.replay import Replay, overtaken
 from aep_relay.hub.subscriptions import Index
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.framing import Framing, encode, encode_each
@@ -168,6 +169,7 @@ class FanOut:
         queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
         crowded = queued_bytes > outbox.soft_limit_bytes
         serving: dict[Group, None] = {}
+        losses: list[Subscription] = []
         for subscription in peer.subscriptions.values():
             group = subscription.group
             if (
@@ -176,7 +178,12 @@ class FanOut:
                 and not self._leaves(subscription, event, key, crowded=crowded)
             ):
                 serving[group] = None
-        return list(serving)
+                if self._hides_loss(subscription, event, key):
+                    losses.append(subscription)
+        for subscription in losses:
+            self.tell_loss(peer, subscription, event.session or "")
+        # To tell it may have been too much.
+        return list(serving) if peer.closing is None else []
 
     def _leaves(
         self, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
@@ -207,6 +214,27 @@ class FanOut:
             live = highest_since(subscription.group.tracks.get(session), subscription.since)
             self.note(subscription, session, higher(subscription.base.get(session), live))
         return True
+
+    def _hides_loss(self, subscription: Subscription, event: Event, key: Position | None) -> bool:
+        """Say whether who resumed after ``event`` would not learn that eviction has overtaken a cursor; move that on.
+
+        So it is with the last that was evicted, sent again: nothing after it is gone.
+        """
+        session, replay = event.session, subscription.replay
+        if session is None or replay is None or session not in replay.behind:
+            return False
+        lost = self._store.lost(session)
+        at = event.position if key is None else key
+        return (
+            lost is not None
+            and at == lost.position
+            and overtaken(self._store, session, replay.behind[session])
+        )
+
+    def tell_loss(self, peer: Peer, subscription: Subscription, session: str) -> None:
+        """Tell ``peer`` that eviction has overtaken a cursor of ``subscription``."""
+        self._stats.exhausted_replays += 1
+        notices.replay_exhausted(peer, subscription, session, self._store.earliest(session))
 
     def note(self, subscription: Subscription, session: str, position: Position | None) -> None:
         """Note the highest position of ``session`` that ``subscription`` was handed before its cursor goes on."""

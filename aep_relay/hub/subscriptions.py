@@ -55,7 +55,7 @@ class Group:
 class Subscription:
     """One consumer's standing request for Events."""
 
-    __slots__ = ("base", "ceiling", "filter", "group", "held_bytes", "id", "replay", "since")
+    __slots__ = ("base", "ceiling", "filter", "group", "held_bytes", "id", "replay", "served", "since")
 
     def __init__(self, id_: str, filter_: Filter, ceiling: int | None, since: int) -> None:
         self.id = id_
@@ -68,6 +68,8 @@ class Subscription:
         self.group: Group | None = None
         """None for a subscription that replays and ends."""
         self.replay: Replay | None = None
+        self.served = 0
+        """When a slice was last read for it; slices are numbered."""
         self.base: dict[str, Position] = {}
         """By session, the highest position requested or handed over by its replay."""
 

@@ -49,7 +49,7 @@ class NaiveStore:
         if session is None:
             return None
         items = self.held(session)
-        lost = max((item.key for item in self.evicted.get(session, [])), default=None)
+        lost = self.lost(session)
         if any(item.event.key == event.key for item in items):
             return None
         if event.position is None:
@@ -100,6 +100,10 @@ class NaiveStore:
             del self.sessions[session]
         self.evicted.setdefault(session, []).extend(gone)
         return gone
+
+    def lost(self, session: str) -> Position | None:
+        """The highest position that was evicted."""
+        return max((item.key for item in self.evicted.get(session, [])), default=None)
 
     def exhausted(self, session: str, position: Position) -> bool:
         return any(follows(item, position) for item in self.evicted.get(session, []))

@@ -178,6 +178,7 @@ class Consumer:
             elif not sub.ends and not is_target and sub.wants(event):
                 sub.owes(event, key)
                 if not left:
+                    self._tell_what_this_would_hide(sub, event, key)
                     serving.append(sub)
         if serving:
             ceilings = [sub.ceiling for sub in serving]
@@ -185,6 +186,15 @@ class Consumer:
             self.expected.append(
                 Entry(self._frame(event, ceiling), tuple(serving), event, key, event.severity < NOTICE)
             )
+
+    def _tell_what_this_would_hide(self, sub: Sub, event: Event, key: Position | None) -> None:
+        """Expect to be told of a loss first, if resuming after ``event`` would not tell of it."""
+        session = event.session or ""
+        at = event.position if key is None else key
+        cursor = sub.behind.get(session)
+        if cursor is not None and cursor.overtaken and at == self.store.lost(session):
+            self.expected.append(Entry(self._exhausted(sub, session)))
+            self._told(sub, session)
 
     def _left(self, sub: Sub, event: Event, item: Item | None) -> bool:
         """Say whether ``event`` is left to a cursor of ``sub``."""
@@ -228,13 +238,16 @@ class Consumer:
 
     def drain(self) -> bool:
         """Let the relay send what the sink takes; check it; say whether there is more."""
+        replaying = [sub for sub in self.subs.values() if sub.replaying]
+        # Whose turn it is is the relay's to say, as is which of its sessions comes first.
+        turn = min(replaying, key=lambda sub: self.peer.subscriptions[sub.id].served, default=None)
         more = self.relay.drain_peer(self.peer)
         if self.over:
             return more
         if self.peer.closing is not None and not self.is_complete:
             self.ended()
         else:
-            self._replayed(self._align(self._newly_handed()))
+            self._replayed(turn, self._align(self._newly_handed()))
             self._check_drops()
             assert not self.is_complete or not any(sub.replaying for sub in self.subs.values())
         return more
@@ -272,10 +285,9 @@ class Consumer:
             assert outbox.dropped_events == self._dropped_events
         assert outbox.dropped_events >= self._dropped_events
 
-    def _replayed(self, found: list[bytes]) -> None:
-        """Match frames with what the first replay has next."""
+    def _replayed(self, sub: Sub | None, found: list[bytes]) -> None:
+        """Match frames with what the replay of ``sub`` has next."""
         left = deque(found)
-        sub = next((sub for sub in self.subs.values() if sub.replaying), None)
         if sub is None:
             assert not left, f"nothing to replay, but {left[0]!r} came"
             return
@@ -289,7 +301,9 @@ class Consumer:
                     cursor.read_through(item, items)
                 break
             del sub.behind[session]
-        if subscription.replay is None:
+        if subscription.replay is not None:
+            sub.behind = {session: sub.behind.pop(session) for session in actual} | sub.behind
+        else:
             assert not sub.behind, "turned live with Events unread"
             sub.replaying = False
             sub.had.clear()
@@ -304,12 +318,7 @@ class Consumer:
             exhausted = self._exhausted(sub, session)
             if left and left[0] == exhausted:
                 self.handed.append(Entry(left.popleft()))
-                cursor.skip_lost(items)
-                sub.told.add(session)
-                for event in [event for event in sub.owed if event.session == session]:
-                    if all(item.event is not event for item in items):
-                        # It was told.
-                        del sub.owed[event]
+                self._told(sub, session)
             else:
                 assert not finished, f"{session!r} was evicted in part, and that was not said"
                 return False
@@ -321,6 +330,15 @@ class Consumer:
             self.handed.append(Entry(left.popleft(), (sub,), item.event, item.key, is_replayed=True))
             cursor.read_through(item, items)
         return finished
+
+    def _told(self, sub: Sub, session: str) -> None:
+        """Go on from what is held, and miss nothing of what is gone."""
+        items = self.store.held(session)
+        sub.behind[session].skip_lost(items)
+        sub.told.add(session)
+        for event in [event for event in sub.owed if event.session == session]:
+            if all(item.event is not event for item in items):
+                del sub.owed[event]
 
     def _exhausted(self, sub: Sub, session: str) -> bytes:
         earliest = self.store.earliest(session)

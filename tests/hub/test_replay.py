@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -219,6 +220,58 @@ def test_eviction_that_overtakes_a_replay_is_told_and_the_replay_goes_on(small_s
     assert ids(peer) == ["s1", "s2", "s4", "s5", "s6"]
     (frame,) = frames_of(peer, "replay-exhausted")
     assert frame["earliest"] == {"epoch": 0, "seq": 4}
+
+
+def test_what_is_sent_again_hides_no_loss() -> None:
+    hub = relay(buffer_events=3)
+    emit(hub, 1, 2, 3, 4, 5)
+    peer = consumer(hub, from_=after(2))
+    emit(hub, 6, 7)
+    # Who leaves now and resumes after s4 is told nothing then: nothing after s4 is gone, while s3 is.
+    emit(hub, 4)
+    assert [json.loads(text)["type"] for text in received(peer)] == ["replay-exhausted", "tool.completed"]
+    (frame,) = frames_of(peer, "replay-exhausted")
+    assert frame["earliest"] == {"epoch": 0, "seq": 5}
+    drain(hub, peer)
+    assert ids(peer) == ["s4", "s5", "s6", "s7"]
+    assert len(frames_of(peer, "replay-exhausted")) == 1
+
+
+def test_what_is_sent_again_of_a_session_that_is_gone_hides_no_loss() -> None:
+    hub = relay(max_sessions=1)
+    emit(hub, 1, 2, 3)
+    peer = consumer(hub, from_=after(1))
+    emit(hub, 1, session="t")
+    ingest(hub, event("s3", 3))
+    assert ids(peer) == ["t1", "s3"]
+    drain(hub, peer)
+    assert ids(peer) == ["t1", "s3"]
+    assert [frame["session"] for frame in frames_of(peer, "replay-exhausted")] == ["s"]
+
+
+def test_a_session_that_never_ends_holds_up_no_other(small_slices: None) -> None:
+    hub = relay()
+    emit(hub, 1, 2, 3)
+    emit(hub, 1, session="t")
+    peer = consumer(hub, from_="all")
+    for seq in range(4, 24, 2):
+        assert hub.drain_peer(peer)
+        emit(hub, seq, seq + 1)
+    assert "t1" in ids(peer)
+    drain(hub, peer)
+    assert [each for each in ids(peer) if each != "t1"] == [f"s{seq}" for seq in range(1, 24)]
+
+
+def test_a_replay_that_never_ends_holds_up_no_other(small_slices: None) -> None:
+    hub = relay()
+    emit(hub, 1, 2, 3)
+    emit(hub, 1, session="t")
+    peer = consumer(hub, filters.parse({"session": "s"}), from_="all")
+    hub.subscribe(peer, "other", filters.parse({"session": "t"}), None, "all")
+    for seq in range(4, 24, 2):
+        assert hub.drain_peer(peer)
+        emit(hub, seq, seq + 1)
+    assert "t1" in ids(peer)
 
 
 def test_live_events_left_to_a_cursor_that_is_never_reached_are_not_lost_silently() -> None:
