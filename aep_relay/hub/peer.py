@@ -6,7 +6,7 @@ Owns what the relay knows of the connection: role, identity, subscriptions, clai
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aep_relay.hub.outbox import BROKEN, Outbox
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from aep_relay.hub.policy import Grants
     from aep_relay.hub.subscriptions import Subscription
     from aep_relay.protocol.framing import Framing
+
+
+GONE: Final = "gone"
+"""Why a connection ends whose socket is broken: nothing can be sent, though what it sent before may yet be read."""
 
 
 class Sink(Protocol):
@@ -156,7 +160,7 @@ class Peer:
         if outbox.queue is None:
             sent = self.sink.send(batch.joined())
             if sent == BROKEN:
-                self.closing = "gone"
+                self.closing = GONE
                 return False
             outbox.sent_bytes += sent
             self.delivered_events += len(batch.frames)
@@ -184,7 +188,7 @@ class Peer:
         if outbox.queue is None:
             sent = self.sink.send(frame)
             if sent == BROKEN:
-                self.closing = "gone"
+                self.closing = GONE
                 return False
             outbox.sent_bytes += sent
             if sent == len(frame):

@@ -28,7 +28,7 @@ from aep_relay.hub.entitlement import refuse_subscription
 from aep_relay.hub.fanout import BACKLOG_COST_BYTES, FanOut
 from aep_relay.hub.feeders import Feeders
 from aep_relay.hub.outbox import Outbox
-from aep_relay.hub.peer import Peer
+from aep_relay.hub.peer import GONE, Peer
 from aep_relay.hub.stats import Stats
 from aep_relay.hub.store import Store
 from aep_relay.hub.subscriptions import Subscription
@@ -107,7 +107,7 @@ class Relay:
         self.peers.pop(peer.id, None)
         self._behind.forget(peer)
         if peer.closing is None:
-            peer.closing = "gone"
+            peer.closing = GONE
 
     def close(self, peer: Peer, reason: str, code: int) -> None:
         """End ``peer`` on purpose: on WebSocket behind a ``closing`` frame with what was delivered (§3.5.4).
@@ -117,6 +117,9 @@ class Relay:
         """
         if peer.closing is None and peer.cohort is not None:
             peer.cohort.settle(peer)
+        if peer.closing == GONE and peer.id in self.peers:
+            # Nobody hears of it any more, but nothing else that it sent is to be handled.
+            peer.sink.close(reason, code)
         self._end(peer, reason, code)
 
     def _end(self, peer: Peer, reason: str, code: int) -> None:

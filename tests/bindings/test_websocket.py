@@ -325,6 +325,19 @@ class TestMessages:
             assert socket.closed == 1003
             assert relay.relay.stats.received_events == 0
 
+    @pytest.mark.parametrize("raw", [Frame(Opcode.BINARY, b"?"), Frame(Opcode.TEXT, b"\xff")])
+    async def test_nothing_behind_what_ends_the_connection_is_taken_from_one_that_is_gone(
+        self, raw: Frame
+    ) -> None:
+        async with serving() as relay:
+            socket = await relay.greeted()
+            said = [Frame(Opcode.TEXT, text) for text in (event(1), json.dumps(PING).encode(), event(2))]
+            socket.wire.feed(b"".join(frame.serialize(mask=True) for frame in (*said[:2], raw, said[2])))
+            # What it sent before can be read all the same.
+            socket.wire.reset()
+            await settle()
+            assert relay.relay.stats.received_events == 1
+
     @pytest.mark.parametrize(
         "text", [b"\xff", event()[:-1] + b',"subject":"\xed\xa0\x80"}', b'{"type":"ping","t":"\xc3"}']
     )

@@ -288,7 +288,7 @@ def test_one_that_caught_up_and_fell_behind_again_has_all_the_time_again() -> No
     assert sink(peer).aborted == "stalled"
 
 
-def test_a_connection_that_broke_is_left_alone_and_forgotten() -> None:
+def test_a_connection_that_broke_is_sent_nothing_and_forgotten() -> None:
     hub = relay()
     peer = consumer(hub)
     sink(peer).broken = True
@@ -296,7 +296,8 @@ def test_a_connection_that_broke_is_left_alone_and_forgotten() -> None:
     assert peer.closing == "gone"
     assert not peer.push(b"x")
     hub.close(peer, "shutdown", 1001)
-    assert sink(peer).closed is None
+    assert sink(peer).closed == ("shutdown", 1001), "what it sent is read no further"
+    assert not peer.outbox
     hub.detach(peer)
     assert not hub.peers
 
