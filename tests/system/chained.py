@@ -14,6 +14,7 @@ import trio
 from tests.installed import QUIET, Installed, installed
 from tests.ports import free_port
 from tests.system.running import PATIENCE_SECONDS, Message, Running
+from tests.upstream import net
 
 TOKEN = "secret-of-the-chain"
 QUICK = "retry_min_seconds = 0.05\nretry_max_seconds = 0.3\n"
@@ -112,19 +113,7 @@ def start(*sites: Site) -> None:
 
 def event(id_: str, seq: int | None, session: str = "s", **members: Any) -> bytes:
     """An Event whose text nobody would write again just so."""
-    made: dict[str, Any] = {
-        "aep": "0.1",
-        "id": id_,
-        "type": "tool.completed",
-        "time": "2026-07-03T10:15:04Z",
-        "source": "aep://host-a/agent/coder",
-        "agent": "coder",
-        "session": session,
-        "seq": seq,
-        "severity": "notice",
-        **members,
-    }
-    text = json.dumps({name: value for name, value in made.items() if value is not None})
+    text = net.event(id_, seq, session, **members).decode()
     return f'{text[:-1]} , "odd"\t:"\\u00e9 é" }}'.encode()
 
 
