@@ -6,13 +6,10 @@ import json
 import os
 import re
 import shutil
-import signal
-import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from aep_relay.hub.limits import Limits
 from tests import patient
 from tests.bindings.served import JSON, event, hello
 from tests.installed import QUIET, installed
+from tests.listening import listening
 from tests.ports import free_port
 
 PROXIES = Path(__file__).parents[2] / "deploy" / "proxy"
@@ -104,35 +102,12 @@ def running(name: str, folder: Path, relay_port: int, port: int) -> Iterator[ssl
     text, command = adapt(text.replace("127.0.0.1:8787", f"127.0.0.1:{relay_port}"), folder)
     text = re.sub(r":443\b|(?<=listen )443", lambda found: found[0].replace("443", str(port)), text)
     (folder / file).write_text(text.replace("/etc/aep-relay/tls/", f"{folder}/"))
-    with (folder / "process.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(program(command[0])), *command[1:]],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},
-        )
-        try:
-            wait_for(port, process, folder)
-            trust = ssl.create_default_context()
-            authority.configure_trust(trust)
-            yield trust
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        assert process.poll() is None, (folder / "process.log").read_text()
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.02)
-    raise AssertionError((folder / "process.log").read_text())
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    call = [str(program(command[0])), *command[1:]]
+    env = {**os.environ, "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    with listening(call, port, folder / "process.log", env):
+        yield trust
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

@@ -10,12 +10,10 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +24,7 @@ import trustme
 from websockets.sync.client import ClientConnection, connect
 
 from tests.bindings.served import NDJSON, hello
+from tests.listening import listening
 from tests.ports import free_port
 from tests.system.chained import TOKEN, Site, chain, events, start, until, up
 
@@ -131,24 +130,8 @@ def running(name: str, folder: Path, target: int) -> Iterator[Proxied]:
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if found is None:
         pytest.skip(f"there is no {name}")
-    with (folder / "process.log").open("wb") as log:
-        process = subprocess.Popen([found, *arguments], stdout=log, stderr=log)
-        try:
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while True:
-                assert process.poll() is None, (folder / "process.log").read_text()
-                assert time.monotonic() < deadline
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                    break
-                time.sleep(0.02)
-            yield Proxied(process, port, trust, folder / "ca.pem")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with listening([found, *arguments], port, folder / "process.log") as process:
+        yield Proxied(process, port, trust, folder / "ca.pem")
 
 
 class Watcher:
