@@ -141,9 +141,11 @@ class Journal:
     async def _run(self, part: _Part, before: Iterable[_Part]) -> None:
         """Run ``part`` when those ``before`` it have ended."""
         try:
-            with part.scope:
+            # Also if it is replaced meanwhile, or the relay ends: what it was given waits to be written.
+            with trio.CancelScope(shield=True):
                 for each in before:
                     await each.ended.wait()
+            with part.scope:
                 await part.work.run()
         finally:
             part.ended.set()

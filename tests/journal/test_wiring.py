@@ -109,3 +109,24 @@ async def test_changed_and_changed_back_nothing_is_read_twice(tmp_path: Path) ->
         await until(lambda: made.count("tail_events") == 3)
         await until(lambda: made.archived("one").count(b"\n") == 3)
     assert made.archived("one") == line(1) + line(2) + line(3)
+
+
+async def test_an_archive_that_is_replaced_before_its_turn_writes_what_it_was_given(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.relay.ingest(decode(line(1)))
+        await until(lambda: made.count("archive_events_written") == 1)
+        made.change("two")
+        made.relay.ingest(decode(line(2)))
+        made.change("three")
+        made.relay.ingest(decode(line(3)))
+        await until(lambda: made.count("archive_events_written") == 3)
+    assert [made.archived(root) for root in ("one", "two", "three")] == [line(1), line(2), line(3)]
+
+
+async def test_an_archive_whose_relay_ends_before_its_turn_writes_what_it_was_given(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.relay.ingest(decode(line(1)))
+        await until(lambda: made.count("archive_events_written") == 1)
+        made.change("two")
+        made.relay.ingest(decode(line(2)))
+    assert (made.archived("one"), made.archived("two")) == (line(1), line(2))
