@@ -31,7 +31,7 @@ LINE_OVERHEAD_BYTES = 200
 RETRY_SECONDS = 1.0
 REPORT_SECONDS = 60.0
 """Trouble is reported when it begins and then once in so long."""
-FINISH_SECONDS = 3.0
+FINISH_SECONDS = 2.0
 """When the relay ends, what waits has so long to be written."""
 
 AGENT_FILE = "%agent.jsonl"
