@@ -27,7 +27,7 @@ from aep_relay.protocol.registry import (
     is_command,
 )
 
-__all__ = ["BatchDecoder", "Event", "Extension", "Shape", "decode", "decode_batch"]
+__all__ = ["BatchDecoder", "Event", "Extension", "Shape", "decode"]
 
 DEFAULT_MAX_EVENT_BYTES: Final = 4 << 20
 
@@ -170,22 +170,11 @@ def _held_bytes(raw: bytes, envelope: Envelope, extensions: Extensions | None) -
     return total
 
 
-def decode_batch(body: bytes, max_batch_events: int, max_event_bytes: int) -> list[Event]:
-    """Return the Events of an NDJSON ``body``: one a line, blank lines skipped, ``\\r\\n`` accepted
-    (AEP-0003 §3.2).
-
-    Raises :class:`BatchTooLarge` beyond ``max_batch_events``, else the :class:`InvalidEvent` of the first
-    line that fails, its ``index`` counting all lines from 0.
-    """
-    decoder = BatchDecoder(body, max_batch_events, max_event_bytes)
-    events: list[Event] = []
-    while not decoder.done:
-        events += decoder.decode_some(max_batch_events, len(body))
-    return events
-
-
 class BatchDecoder:
-    """An NDJSON body, decoded in slices so that the caller can let others run in between (AEP-0003 §3.2)."""
+    """An NDJSON body, decoded in slices so that the caller can let others run in between (AEP-0003 §3.2).
+
+    One Event a line, blank lines skipped, ``\\r\\n`` accepted.
+    """
 
     def __init__(self, body: bytes, max_batch_events: int, max_event_bytes: int) -> None:
         self.done = not body
@@ -200,8 +189,8 @@ class BatchDecoder:
         """Return up to ``max_events`` more Events; fewer at the end of the body, and when ``max_bytes`` of it have
         been used up, but for a line that begins within them.
 
-        Raises :class:`InvalidEvent` with the ``index`` of the line at fault, and :class:`BatchTooLarge` for a line
-        beyond ``max_batch_events``; nothing more can be decoded then.
+        Raises :class:`InvalidEvent` with the ``index`` of the line at fault, all lines counted from 0, and
+        :class:`BatchTooLarge` for a line beyond ``max_batch_events``; nothing more can be decoded then.
         """
         body, at = self._body, self._at
         stop = min(len(body), at + max_bytes)

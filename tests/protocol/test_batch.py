@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aep_relay.protocol.errors import BatchTooLarge, EventTooLarge, InvalidEvent
-from aep_relay.protocol.event import BatchDecoder, decode_batch
+from aep_relay.protocol.event import BatchDecoder, Event
 from tests.protocol.samples import BASE, text
 
 MIB = 1 << 20
@@ -18,6 +18,15 @@ MIB = 1 << 20
 
 def lines(*events: bytes) -> bytes:
     return b"\n".join(events)
+
+
+def decode_batch(body: bytes, max_batch_events: int, max_event_bytes: int) -> list[Event]:
+    """The Events of ``body``, decoded to its end."""
+    decoder = BatchDecoder(body, max_batch_events, max_event_bytes)
+    events: list[Event] = []
+    while not decoder.done:
+        events += decoder.decode_some(max_batch_events, len(body))
+    return events
 
 
 FIRST, SECOND, THIRD = (text(BASE, id=f"e{number}") for number in range(3))
