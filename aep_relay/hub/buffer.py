@@ -37,7 +37,7 @@ class Lost(NamedTuple):
     """Whether riders of that position are gone as well."""
 
     def after(self, position: Position) -> bool:
-        """Say whether something after ``position`` is gone."""
+        """Say whether something after ``position`` is gone (AEP-0003 §5)."""
         return position < self.position or (self.riders and position == self.position)
 
 
@@ -219,10 +219,6 @@ class SessionBuffer:
             del self._keys[:end]
             self._head = 0
         return gone
-
-    def exhausted(self, position: Position) -> bool:
-        """Say whether something after ``position`` was evicted (AEP-0003 §5)."""
-        return self.lost is not None and self.lost.after(position)
 
     def earliest(self) -> Position:
         """Return the earliest held position; without one, the position after the highest evicted one."""

@@ -173,11 +173,6 @@ class Store:
         buffer = self._sessions.get(session)
         return self._gone.get(_short(session)) if buffer is None else buffer.lost
 
-    def exhausted(self, session: str, position: Position) -> bool:
-        """Say whether something of ``session`` after ``position`` is gone (AEP-0003 §5)."""
-        lost = self.lost(session)
-        return lost is not None and lost.after(position)
-
     def earliest(self, session: str) -> Position:
         """Return the earliest held position of ``session``, or the one after its highest evicted position."""
         buffer = self._sessions.get(session)

@@ -14,8 +14,10 @@ from aep_relay.protocol.framing import Framing
 from tests.fakes.sink import MemorySink
 
 if TYPE_CHECKING:
+    from aep_relay.hub.buffer import Lost
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.replay import From
+    from aep_relay.protocol.position import Position
 
 ROUTED = "attention.routed"
 
@@ -41,6 +43,11 @@ def event(id_: str, seq: int | None = None, *, session: str | None = "s", **memb
 def command(id_: str, session: str = "s", type_: str = "control.cancel", **members: Any) -> Event:
     """A command to ``session``."""
     return event(id_, session=session, type=type_, **members)
+
+
+def exhausted(lost: Lost | None, position: Position) -> bool:
+    """Whether what is ``lost`` is missed by whoever resumes from ``position``."""
+    return lost is not None and lost.after(position)
 
 
 def relay(**limits: Any) -> Relay:

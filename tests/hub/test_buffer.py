@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from aep_relay.hub.buffer import START, Cursor, Lost, SessionBuffer, after_lost
 from aep_relay.hub.limits import Limits
 from aep_relay.protocol.position import MAX_POSITION
-from tests.hub.build import event
+from tests.hub.build import event, exhausted
 from tests.hub.model import NaiveCursor, NaiveStore, follows
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_a_rider_of_a_session_that_was_evicted_is_found_by_who_resumes() -> None
     assert buffer.admit(event("r", None)) == (0, 7)
     assert after(buffer, 7) == ["r"]
     evict(buffer, 1)
-    assert buffer.exhausted((0, 7))
+    assert exhausted(buffer.lost, (0, 7))
 
 
 def test_a_rider_whose_entry_is_gone_stands_behind_the_newest() -> None:
@@ -172,20 +172,20 @@ def test_an_event_at_or_below_the_eviction_mark_is_not_admitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "exhausted"),
+    ("position", "is_exhausted"),
     [((0, 0), True), ((0, 1), True), ((0, 2), False), ((0, 9), False), ((1, 0), False)],
 )
-def test_exhaustion_is_exact(position: Position, exhausted: bool) -> None:
+def test_exhaustion_is_exact(position: Position, is_exhausted: bool) -> None:
     buffer = filled(("a", 1), ("b", 2), ("d", 9))  # 3 to 8 never were: a gap is not exhaustion
     evict(buffer, 2)
-    assert buffer.exhausted(position) is exhausted
+    assert exhausted(buffer.lost, position) is is_exhausted
     assert buffer.earliest() == (0, 9)
 
 
 def test_resuming_at_the_mark_is_exhausted_when_its_riders_are_gone() -> None:
     buffer = filled(("a", 1), ("r", None), ("b", 2))
     evict(buffer, 1)
-    assert buffer.exhausted((0, 1))
+    assert exhausted(buffer.lost, (0, 1))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from aep_relay.hub.replay import plan
 from aep_relay.hub.store import Store
 from aep_relay.protocol import filters
 from aep_relay.protocol.position import MAX_POSITION, ResumePoint
-from tests.hub.build import consumer, event, ingest, relay, sink
+from tests.hub.build import consumer, event, exhausted, ingest, relay, sink
 
 
 def test_what_is_held() -> None:
@@ -46,12 +46,12 @@ def test_a_loss_is_exact() -> None:
     store.lose("s", (0, 9))
     assert store.get("s") is None
     assert store.size_bytes == store.events == 0
-    assert (store.exhausted("s", (0, 7)), store.exhausted("s", (0, 8))) == (True, False)
+    assert (exhausted(store.lost("s"), (0, 7)), exhausted(store.lost("s"), (0, 8))) == (True, False)
     assert store.earliest("s") == (0, 9)
     assert store.admit(event("a9", 9)) == (0, 9)
     assert store.earliest("s") == (0, 9)
-    assert store.exhausted("s", (0, 5))
-    assert not store.exhausted("s", (0, 9))
+    assert exhausted(store.lost("s"), (0, 5))
+    assert not exhausted(store.lost("s"), (0, 9))
 
 
 def test_a_loss_takes_nothing_that_came_after_it() -> None:

@@ -27,7 +27,7 @@ from aep_relay.protocol import filters, frames
 from aep_relay.protocol.errors import Refusal
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.framing import Framing
-from tests.hub.build import assert_empty, event, sink
+from tests.hub.build import assert_empty, event, exhausted, sink
 from tests.hub.choices import (
     FILTERS,
     LIMITS,
@@ -380,7 +380,7 @@ class RelayMachine(RuleBasedStateMachine):
             assert held == [item.event for item in self.store.held(session)]
             assert store.earliest(session) == self.store.earliest(session)
             for position in [(-1, 0), (0, 3), (1, 0), (2**62, 2)]:
-                assert store.exhausted(session, position) == self.store.exhausted(session, position)
+                assert exhausted(store.lost(session), position) == self.store.exhausted(session, position)
         assert store.events == sum(map(len, self.store.sessions.values()))
         buffers = [store.get(session) for session in store]
         assert store.size_bytes == sum(buffer.size_bytes for buffer in buffers if buffer is not None)

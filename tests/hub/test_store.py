@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.store import Store
 from aep_relay.protocol.event import HELD_OVERHEAD_BYTES
-from tests.hub.build import event
+from tests.hub.build import event, exhausted
 from tests.hub.model import NaiveStore, size_bytes
 
 ITEM_BYTES = len(event("e00", 10).raw) + HELD_OVERHEAD_BYTES
@@ -49,7 +49,7 @@ def test_riders_count_toward_the_bound_of_their_session() -> None:
         held.admit(event(f"r{number}"))
     # The only entry stays, with the newest of its riders: a flood of riders cannot evict it.
     assert held_ids(held, "s") == ["e10", "r3", "r4"]
-    assert held.exhausted("s", (0, 10))
+    assert exhausted(held.lost("s"), (0, 10))
 
 
 def test_a_session_is_bounded_by_bytes() -> None:
@@ -69,7 +69,7 @@ def test_all_sessions_together_are_bounded_by_bytes_at_the_cost_of_the_one_writt
     put(held, "a", 13, 14)
     assert held_ids(held, "b") == []
     assert held_ids(held, "a") == ["e11", "e12", "e13", "e14"]
-    assert held.exhausted("b", (0, 10))
+    assert exhausted(held.lost("b"), (0, 10))
     assert held.earliest("b") == (0, 12)
     assert list(held) == ["a"]
 
@@ -79,8 +79,8 @@ def test_an_event_larger_than_every_bound_leaves_nothing_and_is_remembered_as_lo
     put(held, "s", 10)
     assert held.admit(event("big", 11, data={"text": "x" * 1000})) == (0, 11)
     assert len(held) == held.size_bytes == held.events == 0
-    assert held.exhausted("s", (0, 10))
-    assert not held.exhausted("s", (0, 11))
+    assert exhausted(held.lost("s"), (0, 10))
+    assert not exhausted(held.lost("s"), (0, 11))
 
 
 def test_more_sessions_than_allowed_evict_the_one_written_longest_ago() -> None:
@@ -90,8 +90,8 @@ def test_more_sessions_than_allowed_evict_the_one_written_longest_ago() -> None:
     put(held, "a", 11)
     put(held, "c", 10)
     assert list(held) == ["a", "c"]
-    assert held.exhausted("b", (0, 9))
-    assert not held.exhausted("b", (0, 10))
+    assert exhausted(held.lost("b"), (0, 9))
+    assert not exhausted(held.lost("b"), (0, 10))
 
 
 def test_a_long_name_is_remembered_at_the_cost_of_a_short_one() -> None:
@@ -100,7 +100,7 @@ def test_a_long_name_is_remembered_at_the_cost_of_a_short_one() -> None:
     put(held, one, 10)
     put(held, other, 20)
     put(held, "short", 1)
-    assert held.exhausted(one, (0, 9))
+    assert exhausted(held.lost(one), (0, 9))
     assert (held.earliest(one), held.earliest(other)) == ((0, 11), (0, 21))
     assert sum(map(len, held._gone)) < 200
     put(held, one, 10, 11)
@@ -124,17 +124,17 @@ def test_a_session_that_comes_back_knows_what_is_gone() -> None:
     assert held.admit(event("e09", 9, session="a")) is None
     assert list(held) == ["b"], "what is not admitted evicts nobody"
     put(held, "a", 11)
-    assert held.exhausted("a", (0, 9))
-    assert not held.exhausted("a", (0, 10))
+    assert exhausted(held.lost("a"), (0, 9))
+    assert not exhausted(held.lost("a"), (0, 10))
 
 
 def test_the_memory_of_gone_sessions_is_bounded() -> None:
     held = store(max_sessions=1, max_evicted_sessions=2)
     for name in "abcd":
         put(held, name, 10)
-    assert not held.exhausted("a", (0, 0)), "forgotten"
-    assert held.exhausted("b", (0, 0))
-    assert held.exhausted("c", (0, 0))
+    assert not exhausted(held.lost("a"), (0, 0)), "forgotten"
+    assert exhausted(held.lost("b"), (0, 0))
+    assert exhausted(held.lost("c"), (0, 0))
     assert len(held._gone) == 2
 
 
@@ -146,7 +146,7 @@ def test_agent_scoped_events_are_not_held() -> None:
 
 def test_earliest_of_a_session_nobody_wrote() -> None:
     assert store().earliest("s") == (0, 0)
-    assert not store().exhausted("s", (0, 0))
+    assert not exhausted(store().lost("s"), (0, 0))
 
 
 LIMITS = [
@@ -191,7 +191,7 @@ def _compare(held: Store, naive: NaiveStore) -> None:
         assert held_ids(held, session) == [item.event.id for item in naive.held(session)]
         assert held.earliest(session) == naive.earliest(session)
         for position in [(-1, -1), (0, 0), (0, 3), (0, 5), (2**62, 2)]:
-            assert held.exhausted(session, position) == naive.exhausted(session, position)
+            assert exhausted(held.lost(session), position) == naive.exhausted(session, position)
     assert held.size_bytes == sum(map(size_bytes, naive.sessions.values()))
     assert held.events == sum(map(len, naive.sessions.values()))
     assert held.evicted_events == sum(map(len, naive.evicted.values()))
