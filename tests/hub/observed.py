@@ -238,7 +238,7 @@ class Consumer:
 
     def drain(self) -> bool:
         """Let the relay send what the sink takes; check it; say whether there is more."""
-        replaying = [sub for sub in self.subs.values() if sub.replaying]
+        replaying = [sub for sub in self.subs.values() if sub.replaying and not self.over]
         # Whose turn it is is the relay's to say, as is which of its sessions comes first.
         turn = min(replaying, key=lambda sub: self.peer.subscriptions[sub.id].served, default=None)
         more = self.relay.drain_peer(self.peer)
