@@ -17,7 +17,7 @@ from aep_relay.client.http import refusal
 from aep_relay.protocol.discovery import VERSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aep_relay.client.http import Client, Response
 
@@ -25,6 +25,8 @@ MAX_BATCH_EVENTS: Final = 500
 MAX_BATCH_BYTES: Final = 1 << 20
 PATIENCE_SECONDS: Final = 60.0
 """For one batch to be accepted, all attempts together."""
+UNTOLD_SECONDS: Final = 2.0
+"""What passes within this time is nobody's concern; what takes longer is told once for each batch."""
 
 _HEADERS = (("AEP-Version", VERSIONS[0]), ("Content-Type", "application/x-ndjson"))
 _TOO_LARGE = 413
@@ -41,11 +43,17 @@ class BadLine(Refused):
 
 
 class Emitter:
-    """Sends Events to one relay."""
+    """Sends Events to one relay. ``waiting`` is told why a batch is not accepted yet, and will be sent again."""
 
-    def __init__(self, client: Client, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        client: Client,
+        patience_seconds: float = PATIENCE_SECONDS,
+        waiting: Callable[[ClientError], None] | None = None,
+    ) -> None:
         self._client = client
         self._patience_seconds = patience_seconds
+        self._waiting = waiting
         self.retries = 0
         """How often something had to be sent again."""
 
@@ -56,7 +64,9 @@ class Emitter:
         patience ends. Then it is not known of the last batch whether it has arrived: sending it again is safe.
         """
         backoff = Backoff(longest_seconds=5.0)
-        deadline = trio.current_time() + self._patience_seconds
+        begun = trio.current_time()
+        deadline = begun + self._patience_seconds
+        waiting = self._waiting
         problem: ClientError | None = None
         while True:
             wait_seconds = 0.0
@@ -80,6 +90,9 @@ class Emitter:
             wait_seconds = max(wait_seconds, backoff.next_seconds())
             if trio.current_time() + wait_seconds >= deadline:
                 raise _given_up(problem, self._patience_seconds)
+            if waiting and trio.current_time() + wait_seconds >= begun + UNTOLD_SECONDS:
+                waiting(problem)
+                waiting = None
             await trio.sleep(wait_seconds)
 
     async def _post(self, events: Sequence[bytes], deadline: float) -> Response:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import trio
 
+    from aep_relay.client.errors import ClientError
+
     P = ParamSpec("P")
 else:
     P = ParamSpec("P")
@@ -46,6 +48,11 @@ EPILOG: Final = (
 def tell(text: str) -> None:
     """Write one line to standard error."""
     click.echo(f"aep-relay: {shown(' '.join(text.split()))}", err=True)
+
+
+def waiting(error: ClientError) -> None:
+    """Tell that what ``error`` is about will be tried again."""
+    tell(f"{error.message}; trying again")
 
 
 def end(code: int, message: str, advice: str | None = None) -> NoReturn:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import trio
 
+from aep_relay.cli.support import exits
 from aep_relay.cli.support.lines import opened
 from aep_relay.cli.support.making import new_epoch, new_id
 from aep_relay.client.emitting import MAX_BATCH_EVENTS, Emitter
@@ -138,7 +139,7 @@ class Replay:
         """Emit the file. Raises what ``show`` and ``Emitter.emit`` raise."""
         with opened(name) as lines:
             async with asking(target) as client:
-                emitter = Emitter(client, patience_seconds)
+                emitter = Emitter(client, patience_seconds, exits.waiting)
                 batch: list[bytes] = []
                 due = trio.current_time()
                 while (found := await lines.read()) is not None:

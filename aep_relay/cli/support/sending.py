@@ -51,7 +51,7 @@ class Feed:
         """Send one Event. Raises what ``Emitter.emit`` raises."""
         _check_shape(event)
         async with asking(self._target) as client:
-            await Emitter(client, self._patience_seconds).emit([one_line(event.raw)])
+            await Emitter(client, self._patience_seconds, exits.waiting).emit([one_line(event.raw)])
         self.accepted = 1
 
     async def file(self, name: str) -> None:
@@ -67,7 +67,7 @@ class Feed:
 
     async def _send(self, out: trio.MemoryReceiveChannel[Line], lines: Lines, progress: Progress) -> None:
         async with asking(self._target) as client:
-            emitter = Emitter(client, self._patience_seconds)
+            emitter = Emitter(client, self._patience_seconds, exits.waiting)
             async for first in out:
                 await self._batch(emitter, _available(first, out))
                 self.retries = emitter.retries

@@ -81,11 +81,14 @@ class Shipper:
         while batch:
             try:
                 async with asking(self._target) as client:
-                    await Emitter(client).emit([text for _, text in batch])
+                    await Emitter(client, waiting=exits.waiting).emit([text for _, text in batch])
             except Refused as error:
                 batch = await self._leave_out(source, batch, error)
-            except (Unreachable, TimedOut) as error:
-                exits.tell(f"{error.message}; trying again")
+            except TimedOut as error:
+                exits.waiting(error)
+            except Unreachable:
+                # The emitter has told it.
+                continue
             else:
                 self.accepted += len(batch)
                 return

@@ -10,7 +10,7 @@ import pytest
 from aep_relay.cli.support import shipping
 from aep_relay.cli.support.shipping import Shipper
 from aep_relay.client.emitting import BadLine
-from aep_relay.client.errors import Refused, Unreachable
+from aep_relay.client.errors import Refused, TimedOut
 from aep_relay.client.target import Target, resolve
 from aep_relay.journal.following import Reading
 from aep_relay.journal.tail import Source
@@ -33,7 +33,7 @@ class Relay:
     async def emit(self, events: Sequence[bytes]) -> None:
         if self.outages:
             self.outages -= 1
-            raise Unreachable("nobody there")
+            raise TimedOut("nobody there")
         ids = [decode(event).id for event in events]
         refused = Refused("invalid-event", "no", status=self._status)
         for index, id_ in enumerate(ids):
@@ -53,7 +53,7 @@ async def ship(relay: Relay, target: Target, monkeypatch: pytest.MonkeyPatch) ->
         yield
 
     monkeypatch.setattr(shipping, "asking", asking)
-    monkeypatch.setattr(shipping, "Emitter", lambda _: relay)
+    monkeypatch.setattr(shipping, "Emitter", lambda _, waiting: relay)
     reading = Reading(None, Adapter(), 10_000)
     shipper = Shipper(target, reading)
     lines = [Placed(number, number, text(MINIMAL, id=str(number), seq=number)) for number in range(20)]
