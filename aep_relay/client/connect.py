@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from typing import TYPE_CHECKING, Final
@@ -73,6 +74,9 @@ def reason(error: BaseException) -> str:
         return "; ".join(dict.fromkeys(reason(each) for each in cause.exceptions))
     if cause is not None:
         return reason(cause)
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror | ssl.SSLError):
+        # Trio names the address besides, as Python writes it.
+        return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

@@ -6,6 +6,8 @@ is no way to switch that off. Whatever goes wrong is a ``Down``.
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -118,6 +120,9 @@ def _reason(error: BaseException) -> str:
         cause = cause.exceptions[0]
     if isinstance(cause, OSError):
         return _reason(cause)
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        # Trio names the address besides, as Python writes it.
+        return os.strerror(error.errno)
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or "no connection"
 
 

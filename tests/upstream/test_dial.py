@@ -140,7 +140,7 @@ async def test_who_speaks_no_tls() -> None:
 async def test_nobody_answers() -> None:
     async with listening() as port:
         pass
-    assert "refused" in (await problem(Upstream("a", url=f"http://127.0.0.1:{port}"))).lower()
+    assert await problem(Upstream("a", url=f"http://127.0.0.1:{port}")) == "Connection refused"
     assert await problem(Upstream("a", unix="/nowhere/relay.sock")) == "No such file or directory"
 
 
