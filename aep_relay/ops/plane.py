@@ -84,7 +84,10 @@ async def _again_and_again(part: str, work: Callable[[], Awaitable[None]]) -> No
             await work()
         except* OSError as group:
             log.warning(
-                "operator plane cannot listen; the relay goes on without it", part=part, error=_text(group)
+                "operator plane cannot listen; the relay goes on without it",
+                part=part,
+                error=_text(group),
+                remedy="set operator.port, or operator.enabled = false, in the configuration",
             )
         except* Exception as group:
             log.error("operator plane failed; the relay goes on without it", part=part, exc_info=group)

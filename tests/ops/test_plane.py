@@ -87,6 +87,7 @@ async def test_a_bind_that_is_taken_is_said_and_tried_again(monkeypatch: pytest.
             await until(lambda: len(logs) >= 2)
             assert logs[0]["event"] == "operator plane cannot listen; the relay goes on without it"
             assert f":{port}" in logs[0]["error"]
+            assert "operator.port" in logs[0]["remedy"]
             taken.close()
             await until(lambda: bool(service.own_origins))
             assert logs[-1]["event"] == "operator plane listening"
