@@ -34,7 +34,8 @@ MAX_DEPTH = 5
 MAX_MEMBERS = 256
 
 _SECRET_NAMES = frozenset({"authorization", "proxy-authorization", "cookie", "token", "access_token"})
-# "a bearer token is required" is what relays say, and no secret. A query may spell any letter of a name as %XX, and a URL may stand inside another one's query.
+# A query may spell any letter of a name as %XX, and a URL may stand inside another one's query. "a bearer token is
+# required" is what relays say, and holds no secret.
 _ACCESS_TOKEN = "".join(f"(?:{letter}|%{ord(letter):02x})" for letter in "access_token")
 _SECRETS = re.compile(
     rf"""({_ACCESS_TOKEN}["']?\s*(?:[=:]|%3d)\s*["']?)[^\s"'&,;\#]+
