@@ -12,7 +12,7 @@ from aep_relay.cli import fail
 from aep_relay.config import ConfigError, load
 
 
-@click.command("check-config")
+@click.command("check-config", short_help="Check a configuration.")
 @click.option("--token-file", metavar="FILE", help="As for serve.")
 @click.argument("file", type=click.Path(path_type=Path))
 def command(file: Path, token_file: str | None) -> None:

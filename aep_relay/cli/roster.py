@@ -17,7 +17,8 @@ def command(common: Common) -> None:
     """List the sessions that live connections claim, and what commands each accepts.
 
     A session that is not listed has no connection that a command could go to, whatever is held of its history. One
-    that is listed twice is claimed twice, and the relay refuses commands to it as ambiguous.
+    that is listed twice is claimed twice, and the relay refuses commands to it as ambiguous. A relay that pulls passes
+    commands on for sessions that it has from upstream: those stand in the roster of the relay up there.
 
     \b
     Examples:

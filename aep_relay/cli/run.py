@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.command(
+    "run",
+    short_help="Run an agent that speaks on its pipes.",
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--agent", metavar="NAME", help="Who it is.  [default: the command's name]")
 @click.option("--session", metavar="NAME", help="The session it emits.  [default: a new one]")
 @click.option(

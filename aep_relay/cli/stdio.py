@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aep_relay.client.target import Target
 
 
-@click.command("stdio")
+@click.command("stdio", short_help="Be a relay at the end of a pipe.")
 @click.option(
     "--filter", "filter_json", metavar="JSON", default="{}", help="Which Events go to standard output."
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aep_relay.cli.support.output import Output
 
 
-@click.command("tail-files", epilog=exits.EPILOG)
+@click.command("tail-files", short_help="Follow files and send their Events.", epilog=exits.EPILOG)
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
 @click.option("--state", metavar="FILE", type=click.Path(), help="Remember there how far each file was read.")
 @click.option("--agent", metavar="NAME", help="Who emits lines of the stdio dialect.  [else whom they name]")

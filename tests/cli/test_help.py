@@ -63,7 +63,7 @@ def test_no_short_help_is_cut() -> None:
     text = CliRunner().invoke(main, ["--help"], terminal_width=80).output
     listed = dict(re.findall(r"^  (\S+)  +(.+)$", text.split("Commands:")[1], re.MULTILINE))
     assert list(listed) == list(COMMANDS)
-    assert [name for name in HERE if listed[name].endswith("...")] == []
+    assert [name for name in COMMANDS if listed[name].endswith("...")] == []
 
 
 @pytest.mark.parametrize(
