@@ -52,6 +52,9 @@ class CatchUp:
     def _slice(self, peer: Peer, subscription: Subscription, replay: Replay) -> bool:
         """Send a slice of ``replay``; True when nothing is behind any more."""
         behind = replay.behind
+        if peer.cohort is not None:
+            # Before anything is read: should that be too much, what is read and not queued would pass for delivered.
+            peer.cohort.settle(peer)
         # A replay alone never fills an outbox: a consumer that replays is paced, not evicted.
         soft_limit_bytes = self._fanout.limits.soft_limit_bytes
         events, size = SLICE_EVENTS, max(1, min(SLICE_BYTES, soft_limit_bytes))
@@ -109,8 +112,6 @@ class CatchUp:
     def _hand(self, peer: Peer, batch: Batch) -> None:
         if batch.frames:
             self._stats.replayed_events += len(batch.frames)
-            if peer.cohort is not None:
-                peer.cohort.settle(peer)
             peer.take(batch)
 
     def _caught_up(self, peer: Peer, subscription: Subscription) -> None:

@@ -92,6 +92,23 @@ def test_what_was_not_handed_over_when_it_overflowed_is_not_told() -> None:
     ]
 
 
+def test_what_a_replay_has_read_is_not_told_when_what_waits_before_it_is_too_much() -> None:
+    hub = relay(soft_limit_bytes=1000, hard_limit_bytes=2000)
+    emit(hub, 1, 2, 3)
+    peer = consumer(hub, filters.parse({"session": "s"}), "all", capacity_bytes=10)
+    # Whoever resumes so far ahead is sent what comes before that at once.
+    ahead = [ResumePoint("t", (9, 0))]
+    assert hub.subscribe(peer, "live", filters.parse({"session": "t"}), None, ahead) is None
+    for seq in range(20):
+        hub.ingest(event(f"t{seq}", seq, session="t"))
+    hub.drain_peer(peer)
+    assert peer.closing == "slow-consumer"
+    sink(peer).capacity_bytes = None
+    drain(hub, peer)
+    assert ids(peer) == ["t0"]
+    assert [item["session"] for item in frames_of(peer, "closing")[0]["delivered"]] == ["t"]
+
+
 def test_the_farewell_follows_a_begun_frame_beyond_the_hard_limit() -> None:
     # Such as one that other limits allowed, since taken over.
     hub = relay(soft_limit_bytes=100, hard_limit_bytes=400)
