@@ -19,7 +19,8 @@ _AUTHENTICATE = (
 
 ADVICE: Final = {
     "unauthorized": _AUTHENTICATE,
-    "no-route": "`aep-relay roster` lists the sessions that can be reached; the agent has to be connected by WebSocket",
+    "no-route": "`aep-relay roster` lists the sessions that can be reached: those that an agent claims, by emitting "
+    "over WebSocket or under `aep-relay run`",
     "ambiguous": "`aep-relay roster` shows who claims the session; end all claimants but one",
     "unsupported": "`aep-relay roster` shows the types of command that the session's agent accepts",
     "invalid-filter": "`aep-relay tail --help` shows what a filter may be",

@@ -100,7 +100,7 @@ def test_a_rejection_is_told_with_its_reason(cli: Cli, port: int) -> None:
 @pytest.mark.parametrize(
     ("session", "command", "problem", "remedy"),
     [
-        ("nobody", "control.pause", "no-route", "the agent has to be connected"),
+        ("nobody", "control.pause", "no-route", "those that an agent claims"),
         ("c-3", "control.cancel", "unsupported", "the types of command that the session's agent accepts"),
         ("c-4", "control.pause", "ambiguous", "end all claimants but one"),
     ],
