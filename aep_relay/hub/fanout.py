@@ -175,7 +175,7 @@ class FanOut:
             if (
                 group is not None
                 and group in groups
-                and not self._leaves(subscription, event, key, crowded=crowded)
+                and not self._leaves(peer, subscription, event, key, crowded=crowded)
             ):
                 serving[group] = None
                 if self._hides_loss(subscription, event, key):
@@ -186,7 +186,7 @@ class FanOut:
         return list(serving) if peer.closing is None else []
 
     def _leaves(
-        self, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
+        self, peer: Peer, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
     ) -> bool:
         """Say whether ``event`` is left to a cursor of ``subscription``, which reads it from its session's buffer."""
         session = event.session
@@ -210,7 +210,7 @@ class FanOut:
         elif len(replay.behind) >= 2 * self.limits.max_sessions:
             return False
         replay.behind[session] = cursor
-        if subscription.group is not None:
+        if subscription.group is not None and not _may_miss(peer, subscription.group, session):
             live = highest_since(subscription.group.tracks.get(session), subscription.since)
             self.note(subscription, session, higher(subscription.base.get(session), live))
         return True
@@ -359,3 +359,14 @@ class FanOut:
 
 def _rank(ceiling: int | None) -> int:
     return -1 if ceiling is None else ceiling
+
+
+def _may_miss(peer: Peer, group: Group, session: str) -> bool:
+    """Say whether something of ``session`` was dropped, or may yet be: what the group delivered tells nothing then."""
+    if peer.outbox.skips is not None and (group, session) in peer.outbox.skips:
+        return True
+    cohort = peer.cohort
+    waiting = (
+        [] if cohort is None else [*cohort.missing(peer), *([] if cohort.open is None else [cohort.open])]
+    )
+    return any(mark.droppable and mark.session == session for batch in waiting for mark in batch.marks)

@@ -281,6 +281,18 @@ def test_what_was_dropped_is_not_told_and_holds_nothing_down(severities: str, to
     assert end(hub, peer)[("sub", "s")] == told
 
 
+def test_what_was_dropped_is_not_told_when_its_session_is_paced() -> None:
+    hub = relay(soft_limit_bytes=500, hard_limit_bytes=20_000)
+    peer = consumer(hub, capacity_bytes=0)
+    emit(hub, 0, 1, 2)
+    emit(hub, 0, session="t", severity="debug")
+    assert peer.outbox.dropped_events == 1
+    assert hub.subscribe(peer, "again", filters.parse({"session": "s"}), None, "all") is None
+    hub.ingest(event("rider", session="t"))
+    assert peer.subscriptions["sub"].replay is not None
+    assert ("sub", "t") not in end(hub, peer)
+
+
 def test_one_delivery_for_two_subscriptions_advances_both() -> None:
     hub = relay()
     peer = consumer(hub, filters.parse({"session": "s"}))
