@@ -174,6 +174,8 @@ class Consumer:
         for sub in self.subs.values():
             left = self._left(sub, event, item)
             if is_target and (event.session or "") in sub.behind:
+                if not left and not sub.ends and sub.filter.matches(event):
+                    self._tell_what_this_would_hide(sub, event, key)
                 sub.had.add(event.key)
             elif not sub.ends and not is_target and sub.wants(event):
                 sub.owes(event, key)
