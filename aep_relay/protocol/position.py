@@ -61,7 +61,9 @@ def parse_from_json(text: str) -> list[ResumePoint] | Literal["all"]:
         raise InvalidParameter("from", f"longer than {MAX_FROM_CHARS} characters")
     try:
         return parse_from(loads(text))
-    except (JsonError, InvalidFilter) as error:
+    except JsonError as error:
+        raise InvalidParameter("from", f'neither an array of positions nor "all": {error}') from None
+    except InvalidFilter as error:
         raise InvalidParameter("from", str(error).removeprefix("from: ")) from None
 
 

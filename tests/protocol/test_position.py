@@ -126,6 +126,11 @@ def test_malformed_parameters_are_named(text: str) -> None:
     assert caught.value.parameter == "from"
 
 
+def test_a_position_in_place_of_positions_is_told_what_is_wanted() -> None:
+    with pytest.raises(InvalidParameter, match='neither an array of positions nor "all": not JSON'):
+        parse_from_json("s-1:0:1")
+
+
 @pytest.mark.parametrize(
     ("raw", "point"),
     [
