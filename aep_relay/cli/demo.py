@@ -110,7 +110,7 @@ def _run(config: Config, token: str, speed: float, output: Output) -> None:
         trio.run(run)
     except BaseExceptionGroup as group:
         error = only(group)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
             text = f"cannot listen: {error.strerror or error}"
             exits.end(
                 exits.USAGE, text, "choose other ports by --port and --operator-port, or leave them out"

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -272,3 +275,14 @@ def test_a_demo_on_a_port_that_is_taken_says_so(port: int) -> None:
     result = Cli("")("demo", "--port", str(port), code=2)
     assert f"port {port}: " in result.stderr
     assert "choose another" in result.stderr
+
+
+def test_a_demo_whose_reader_is_gone_blames_no_port() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "aep_relay", "demo", "--port", "0", "--operator-port", "0"]
+    try:
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
