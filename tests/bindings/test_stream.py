@@ -415,7 +415,7 @@ class TestBounds:
 
     async def test_a_session_is_bounded_in_bytes(self) -> None:
         async with serving(Limits(max_session_bytes=10_000)) as relay:
-            await relay.post(*(event(seq, subject="x" * 1000) for seq in range(20)))
+            await relay.post(*(event(seq, data={"text": "x" * 1000}) for seq in range(20)))
             held = (await relay.stream(REPLAY)).messages()
             assert 4 < len(held) < 10
             assert held[-1].id == "s:0:19"
@@ -424,7 +424,7 @@ class TestBounds:
     async def test_the_session_written_longest_ago_gives_way(self, limits: Limits) -> None:
         async with serving(limits) as relay:
             await relay.post(event(0, "one"), event(0, "two"), event(1, "two"))
-            await relay.post(event(1, "one"), event(0, "new", subject="x" * 2000))
+            await relay.post(event(1, "one"), event(0, "new", data={"text": "x" * 2000}))
             held = [message.json["session"] for message in (await relay.stream(REPLAY)).messages()]
             assert held == ["one", "one", "new"]
             # Of a session that is wholly gone the relay still knows what is missing.
