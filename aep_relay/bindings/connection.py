@@ -70,8 +70,8 @@ class Connection:
 
     @property
     def interval_seconds(self) -> float:
-        """Between heartbeats, less what the timer may be late."""
-        return max(0.0, self.service.limits.ping_interval_seconds - 2 * SWEEP_SECONDS)
+        """Between heartbeats, less what the timer may be late, and a little for a busy event loop."""
+        return max(0.0, self.service.limits.ping_interval_seconds - 1.25 * SWEEP_SECONDS)
 
     def belong_to(self, holder: Holder) -> None:
         """Do what ``holder`` may do, and end when it does."""

@@ -66,9 +66,10 @@ class Deadlines:
             self._slots.get(slot, {}).pop(waiting, None)
 
     async def run(self) -> NoReturn:
-        """Look once every ``SWEEP_SECONDS``, until cancelled."""
+        """Look once every ``SWEEP_SECONDS``, as a slot begins, until cancelled."""
         while True:
-            await trio.sleep(SWEEP_SECONDS)
+            # Not that much after the last: what is looked at in a slot would come ever later after it has begun.
+            await trio.sleep_until((int(trio.current_time() / SWEEP_SECONDS) + 1) * SWEEP_SECONDS)
             await self._sweep()
             await self._call_due()
 
