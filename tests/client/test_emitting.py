@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
@@ -11,7 +11,8 @@ from aep_relay.client.emitting import UNTOLD_SECONDS, Emitter
 from aep_relay.client.errors import ClientError, Unreachable
 from aep_relay.client.http import Client, Response
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
+if TYPE_CHECKING:
+    from trio.testing import MockClock
 
 
 class Absent:
@@ -42,19 +43,19 @@ async def emit(relay: Absent, batches: int = 1) -> list[str]:
     return told
 
 
-async def test_an_outage_is_told_once_and_soon() -> None:
+async def test_an_outage_is_told_once_and_soon(autojump_clock: MockClock) -> None:
     relay = Absent(30.0)
     assert await emit(relay, batches=3) == ["nobody there True"]
     assert relay.attempts > 5
 
 
-async def test_a_short_one_is_not_told() -> None:
+async def test_a_short_one_is_not_told(autojump_clock: MockClock) -> None:
     relay = Absent(0.2)
     assert await emit(relay) == []
     assert relay.attempts > 1
 
 
-async def test_what_ends_in_failure_is_told_before() -> None:
+async def test_what_ends_in_failure_is_told_before(autojump_clock: MockClock) -> None:
     told: list[ClientError] = []
     with pytest.raises(Unreachable):
         await Emitter(cast("Client", Absent(100.0)), 60.0, told.append).emit([b"{}"])
