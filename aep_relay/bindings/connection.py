@@ -136,16 +136,22 @@ class Connection:
         """What is due once every ``ping_interval_seconds``; bindings say what."""
 
     async def _write(self) -> None:
-        relay, peer = self.service.relay, self._peer
+        service, peer = self.service, self._peer
+        service.writers += 1
         try:
-            while relay.drain_peer(peer):
+            while service.relay.drain_peer(peer, service.writers):
                 if peer.outbox:
-                    await self.wire.wait_writable()
+                    service.writers -= 1
+                    try:
+                        await self.wire.wait_writable()
+                    finally:
+                        service.writers += 1
                 else:
                     await trio.lowlevel.checkpoint()
         except BrokenWire:
             self.interrupt()
         finally:
+            service.writers -= 1
             self._writing = False
             if self._written is not None:
                 self._written.set()

@@ -47,6 +47,8 @@ class Service:
         """Tells what else is counted: by metric name, what it is and how much."""
         self.forwarded = Forwarded(config.listen.trusted_proxies)
         """Knows who asks, where a proxy stands in between."""
+        self.writers = 0
+        """Connections that are behind and whose sockets take more: each writes once before other tasks get a turn."""
         self.telling = trio.Lock()
         """Held by the one connection of a link that is being told who feeds this relay, which takes a moment."""
         self.own_origins: set[str] = set()

@@ -23,6 +23,14 @@ SLICE_EVENTS = 256
 SLICE_BYTES = 128 * 1024
 """A slice of replay ends at whichever comes first: the loop is held for less than a millisecond or two."""
 
+ROUND_EVENTS = 4096
+ROUND_BYTES = 2 * 1024 * 1024
+"""What slices share that are read one after the other, before other tasks get a turn."""
+
+LEAST_EVENTS = 16
+LEAST_BYTES = 8 * 1024
+"""A slice is not made shorter than this, or most of its cost would be that of sending it."""
+
 
 class CatchUp:
     """Reads replays forward."""
@@ -35,10 +43,11 @@ class CatchUp:
         self._fanout = fanout
         self._slices = 0
 
-    def advance(self, peer: Peer) -> None:
+    def advance(self, peer: Peer, among: int) -> None:
         """Send the next slice of one of ``peer``'s replays that are behind; at its end a replay turns live.
 
         Each in turn, and each of its sessions: one that is written as fast as the peer reads holds up no other.
+        The more connections are replayed to at a time, ``among`` all, the shorter the slice.
         """
         replaying = [s for s in peer.subscriptions.values() if s.replay is not None]
         if not replaying:
@@ -46,10 +55,10 @@ class CatchUp:
         subscription = min(replaying, key=_last_served)
         self._slices += 1
         subscription.served = self._slices
-        if subscription.replay is not None and self._slice(peer, subscription, subscription.replay):
+        if subscription.replay is not None and self._slice(peer, subscription, subscription.replay, among):
             self._caught_up(peer, subscription)
 
-    def _slice(self, peer: Peer, subscription: Subscription, replay: Replay) -> bool:
+    def _slice(self, peer: Peer, subscription: Subscription, replay: Replay, among: int) -> bool:
         """Send a slice of ``replay``; True when nothing is behind any more."""
         behind = replay.behind
         if peer.cohort is not None:
@@ -57,7 +66,8 @@ class CatchUp:
             peer.cohort.settle(peer)
         # A replay alone never fills an outbox: a consumer that replays is paced, not evicted.
         soft_limit_bytes = self._fanout.limits.soft_limit_bytes
-        events, size = SLICE_EVENTS, max(1, min(SLICE_BYTES, soft_limit_bytes))
+        events = min(SLICE_EVENTS, max(LEAST_EVENTS, ROUND_EVENTS // among))
+        size = max(1, min(SLICE_BYTES, max(LEAST_BYTES, ROUND_BYTES // among), soft_limit_bytes))
         batch = Batch(subscription)
         session = ""
         while behind and events > 0 and size > 0 and peer.closing is None:

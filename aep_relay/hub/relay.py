@@ -384,14 +384,14 @@ class Relay:
         self.fanout.place(peer)
         return True
 
-    def drain_peer(self, peer: Peer) -> bool:
-        """Send ``peer`` what its socket takes now, replay included; True when there is more to send."""
+    def drain_peer(self, peer: Peer, among: int = 1) -> bool:
+        """Send ``peer``, one ``among`` so many that do, what its socket takes now; True when there is more to send."""
         outbox = peer.outbox
         if outbox and not outbox.drain(peer.sink.send):
             return True
         if peer.closing is not None or not peer.replaying:
             return bool(outbox)
-        self._catchup.advance(peer)
+        self._catchup.advance(peer, among)
         return bool(outbox) or peer.replaying
 
     def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:

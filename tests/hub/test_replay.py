@@ -428,3 +428,17 @@ def test_a_consumer_whose_token_narrows_it_is_not_told_of_other_sessions() -> No
     emit(hub, 1, session="mine2")  # evicts theirs
     drain(hub, peer)
     assert not any(b"theirs" in line for line in received(peer) if b"replay-exhausted" in line)
+
+
+def test_the_more_replay_at_a_time_the_less_each_is_handed_in_one_go() -> None:
+    hub = relay()
+    emit(hub, *range(600))
+    handed = []
+    for among in (1, 64, 1_000_000):
+        peer = consumer(hub, from_="all", framing=Framing.JSONL)
+        assert hub.drain_peer(peer, among)
+        handed.append(len(ids(peer)))
+        while hub.drain_peer(peer, among):
+            pass
+        assert ids(peer) == [f"s{seq}" for seq in range(600)]
+    assert handed == [catchup.SLICE_EVENTS, catchup.ROUND_EVENTS // 64, catchup.LEAST_EVENTS]
