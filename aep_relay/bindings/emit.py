@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from aep_relay.bindings import large
 from aep_relay.bindings.turn import Turn
 from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
 from aep_relay.protocol.event import BatchDecoder, Shape, decode
@@ -79,6 +80,8 @@ async def take_in(service: Service, request: Request, reader: HttpReader, holder
         event = decode(body, limits.max_event_bytes)
         _refuse(event, grants, None)
         holder.spend(1)
+        if len(body) >= large.LARGE_BYTES:
+            await large.prepare(service, event)
         service.relay.ingest(event)
         await service.flush()
         return 1
@@ -117,6 +120,8 @@ async def _ingest_batch(service: Service, events: list[Event]) -> None:
     relay = service.relay
     turn = Turn()
     for event in events:
+        if len(event.raw) >= large.LARGE_BYTES:
+            await large.prepare(service, event)
         relay.ingest(event)
         if turn.over or relay.crowded:
             await service.flush()

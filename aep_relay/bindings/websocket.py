@@ -15,7 +15,7 @@ import trio
 from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN
 
-from aep_relay.bindings import chained, greeting
+from aep_relay.bindings import chained, greeting, large
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
 from aep_relay.bindings.turn import Turn
@@ -66,6 +66,7 @@ class Socket(Connection):
         "_close",
         "_hurried",
         "_incoming",
+        "_large",
         "_parts",
         "_pause",
         "_pause_seconds",
@@ -80,6 +81,8 @@ class Socket(Connection):
         self._incoming = Incoming(protocol)
         self.hello: Hello | None = None
         self._chained: Chained | None = None
+        self._large: Event | None = None
+        """Decoded, and still to be ingested."""
         self._parts: bytearray | None = None
         self._pongs: list[bytes] = []
         self._close = b""
@@ -147,6 +150,11 @@ class Socket(Connection):
                 self._text(message)
             else:
                 self._frame(message)
+            if self._large is not None:
+                event, self._large = self._large, None
+                await large.prepare(service, event)
+                if self.close_reason is None:
+                    self._ingest(event)
             if service.relay.crowded:
                 await service.flush()
             if self._pause_seconds:
@@ -288,8 +296,15 @@ class Socket(Connection):
         refusal: Refusal | None = None
         if peer.grants is not None and event.shape is not _COMMAND:
             refusal = peer.grants.refuse_event(event)
-        if refusal is None:
-            refusal = self.service.relay.ingest(event, peer)
+        if refusal is not None:
+            self.refuse(refusal, cause=event.id)
+        elif len(event.raw) >= large.LARGE_BYTES:
+            self._large = event
+        else:
+            self._ingest(event)
+
+    def _ingest(self, event: Event) -> None:
+        refusal = self.service.relay.ingest(event, self.peer)
         if refusal is not None:
             self.refuse(refusal, cause=event.id)
 

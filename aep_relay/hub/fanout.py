@@ -92,6 +92,8 @@ class FanOut:
         stamp = self.stamp = self.stamp + 1
         groups = self.index.matching(event)
         if not groups:
+            # It may have been prepared for who has left meanwhile.
+            event.variants = None
             return
         position = event.position
         bound = position
@@ -123,6 +125,14 @@ class FanOut:
             event.variants = None
         if position is not None:
             self._track(groups, event.session, stamp, position)  # type: ignore[arg-type]  # a position has a session
+
+    def prepare(self, event: Event) -> Iterator[None]:
+        """Down-level ``event`` for whoever would be sent it now, one ceiling after each turn that others have."""
+        for ceiling in {group.ceiling for group in self.index.matching(event)}:
+            if ceiling is not None and ceiling < event.capture:
+                yield
+                self._at(event, ceiling)
+        yield
 
     def _frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
         raw = event.raw if ceiling is None else self._at(event, ceiling)

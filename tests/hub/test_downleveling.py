@@ -43,3 +43,30 @@ def test_what_was_downleveled_is_not_kept_with_the_event() -> None:
     drain(hub, late)
     assert [json.loads(text)["capture"] for text in received(late)] == ["metadata"]
     assert held.variants is None
+
+
+def test_what_was_prepared_is_sent_as_it_is() -> None:
+    hub = relay()
+    none = CAPTURE_RANK["none"]
+    peers = {ceiling: consumer(hub, ceiling=ceiling) for ceiling in (METADATA, none, None)}
+    consumer(hub, filters.parse({"session": "other"}), ceiling=CAPTURE_RANK["redacted"])
+    held = redacted(0)
+    # Others have their turn before each ceiling that is asked for, and before the Event is sent.
+    assert [set(held.variants or ()) for _ in hub.fanout.prepare(held)][-1] == {METADATA, none}
+    assert len(list(hub.fanout.prepare(redacted(1)))) == 3
+    downleveled = hub.stats.downleveled_events
+    hub.ingest(held)
+    flush(hub)
+    assert hub.stats.downleveled_events == downleveled
+    captures = [json.loads(received(peer)[0])["capture"] for peer in peers.values()]
+    assert captures == ["metadata", "none", "redacted"]
+
+
+def test_what_was_prepared_for_who_has_left_is_not_kept() -> None:
+    hub = relay()
+    peer = consumer(hub, ceiling=METADATA)
+    held = redacted(0)
+    assert list(hub.fanout.prepare(held))
+    hub.detach(peer)
+    hub.ingest(held)
+    assert held.variants is None
