@@ -31,8 +31,10 @@ _STRING = rb'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+"'
 _NUMBER = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
 _SCALAR = rb"(?:" + _STRING + rb"|" + _NUMBER + rb"|true|false|null)"
 _MEMBER = re.compile(_S + rb"(" + _STRING + rb")" + _S + rb":" + _S + rb"(" + _SCALAR + rb")" + _S + rb",")
-_MEMBERS = re.compile(rb"(?:" + _S + _STRING + _S + rb":" + _S + _SCALAR + _S + rb",)*+")
-_ITEMS = re.compile(rb"(?:" + _S + _SCALAR + _S + rb",)*+")
+# Neither possessive nor without end: until 3.11.4 Python goes on behind what a possessive group took of an item that is
+# none in the end, and a greedy one remembers each.
+_MEMBERS = re.compile(rb"(?:" + _S + _STRING + _S + rb":" + _S + _SCALAR + _S + rb",){1,256}")
+_ITEMS = re.compile(rb"(?:" + _S + _SCALAR + _S + rb",){1,256}")
 _NAME = re.compile(_S + rb"(" + _STRING + rb")" + _S + rb":" + _S)
 _VALUE = re.compile(_S + rb"(?:(" + _SCALAR + rb")|(\[[\[ \t\r\n]*+)|\{)")
 _CLOSING = re.compile(rb"[\]} \t\r\n]*+")
@@ -117,14 +119,12 @@ class _Skimmer:
 
     def _skip(self, run: re.Pattern[bytes], *, is_top: bool) -> None:
         """Pass over scalars with a comma behind them."""
-        passed = run.match(self._text, self._at)
-        if passed is None or passed.end() == self._at:
-            return
-        if is_top:
-            for member in _MEMBER.finditer(self._text, self._at, passed.end()):
-                self._add(_read(member[1]), member[2])
-        self._at = passed.end()
-        self._fresh = False
+        while (passed := run.match(self._text, self._at)) is not None:
+            if is_top:
+                for member in _MEMBER.finditer(self._text, self._at, passed.end()):
+                    self._add(_read(member[1]), member[2])
+            self._at = passed.end()
+            self._fresh = False
 
     def _close(self) -> None:
         """Pass over closing brackets, which must be there if the innermost container is empty."""
