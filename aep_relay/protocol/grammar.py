@@ -30,13 +30,16 @@ _TIME = re.compile(
 _LAST_MINUTE = 23 * 60 + 59
 _MINUTES_A_DAY = 24 * 60
 
-_PLAIN = r"[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2}"
-_SEGMENT = rf"(?:{_PLAIN}|[:@])"
-_AUTHORITY = rf"(?:(?:{_PLAIN}|:)*+@)?(?:\[[0-9A-Za-z:.]++\]|(?:{_PLAIN})*+)(?::[0-9]*+)?"
+# Of single characters alone, so that a source of some MiB costs no memory: a "%" is one of them, and what has to follow
+# it is looked for apart.
+_PLAIN = r"A-Za-z0-9._~!$&'()*+,;=%\-"
+_SEGMENT = rf"{_PLAIN}:@"
+_AUTHORITY = rf"(?:[:{_PLAIN}]*+@)?(?:\[[0-9A-Za-z:.]++\]|[{_PLAIN}]*+)(?::[0-9]*+)?"
 _URI = re.compile(
-    rf"[A-Za-z][A-Za-z0-9+.-]*+:(?://{_AUTHORITY}(?:/{_SEGMENT}*+)*+|/?(?:{_SEGMENT}++(?:/{_SEGMENT}*+)*+)?)"
-    rf"(?:\?(?:{_SEGMENT}|[/?])*+)?(?:\#(?:{_SEGMENT}|[/?])*+)?"
+    rf"[A-Za-z][A-Za-z0-9+.-]*+:(?://{_AUTHORITY}(?:/[/{_SEGMENT}]*+)?|/?(?:[{_SEGMENT}][/{_SEGMENT}]*+)?)"
+    rf"(?:\?[/?{_SEGMENT}]*+)?(?:\#[/?{_SEGMENT}]*+)?"
 )
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def is_time(text: str) -> bool:
@@ -50,7 +53,7 @@ def is_time(text: str) -> bool:
 
 def is_uri(text: str) -> bool:
     """Tell whether ``text`` is an RFC 3986 URI with a scheme."""
-    return _URI.fullmatch(text) is not None
+    return _URI.fullmatch(text) is not None and _NO_ESCAPE.search(text) is None
 
 
 def _may_leap(match: re.Match[str]) -> bool:
