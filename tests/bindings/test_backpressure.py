@@ -13,7 +13,7 @@ from aep_relay.hub.limits import Limits
 from tests.bindings.served import Served, Socket, Stream, event, serving, settle
 
 if TYPE_CHECKING:
-    from tests.bindings.conftest import Log
+    from tests.fakes.log import Log
     from tests.fakes.wire import MemoryWire
 
 LIMITS = Limits(soft_limit_bytes=10_000, hard_limit_bytes=50_000, max_event_bytes=20_000)

@@ -18,9 +18,9 @@ from joserfc import jwk, jws
 from aep_relay.bindings.cards import ABSENT, Inspector, Verdict, inspector
 from aep_relay.bindings.jws import ALGORITHMS, MAX_CARD_CHARACTERS, MAX_KEYS_TRIED, UnusableKeys, read_keys
 from aep_relay.config import Cards, Config, ConfigError
-from tests.bindings.conftest import Log
 from tests.bindings.governed import governed
 from tests.bindings.served import Served, event, hello, settle
+from tests.fakes.log import Log
 
 NOW = 1_800_000_000.0
 UNTIL = "2027-02-01T00:00:00Z"

@@ -12,8 +12,8 @@ from aep_relay.bindings.forwarded import Forwarded
 from aep_relay.config import Config, Listen
 from aep_relay.hub.limits import Limits
 from aep_relay.transport.request import parse_head
-from tests.bindings.conftest import Log
 from tests.bindings.served import Served, hello, request, settle
+from tests.fakes.log import Log
 from tests.fakes.wire import MemoryWire
 
 PROXIES = ("127.0.0.1/32", "::1/128", "10.0.0.0/8")

@@ -13,8 +13,8 @@ from aep_relay.hub.limits import Limits
 from tests.bindings.served import JSON, Served, event, request, serving, settle, take_answer
 
 if TYPE_CHECKING:
-    from tests.bindings.conftest import Log
     from tests.bindings.served import Socket
+    from tests.fakes.log import Log
 
 STEP_SECONDS = 0.02
 """How exactly time is watched."""

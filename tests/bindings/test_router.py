@@ -24,7 +24,7 @@ from tests.bindings.served import (
 )
 
 if TYPE_CHECKING:
-    from tests.bindings.conftest import Log
+    from tests.fakes.log import Log
 
 PAGES = ["/events", "/.well-known/aep", "/healthz", "/connections"]
 

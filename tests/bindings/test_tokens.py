@@ -15,9 +15,9 @@ from websockets.frames import Frame, Opcode
 from aep_relay import reload
 from aep_relay.config import Auth, Config, Token
 from aep_relay.hub.limits import Limits
-from tests.bindings.conftest import Log
 from tests.bindings.governed import NOW, Governed, bearer, governed, token
 from tests.bindings.served import JSON, NDJSON, Answer, Socket, command, event, hello, serving, settle
+from tests.fakes.log import Log
 
 ALL = ("emit", "consume", "control", "operate")
 ACCEPTS = {"control": {"accepts": ["control.cancel", "control.pause"]}}

@@ -17,7 +17,7 @@ from tests.bindings.talk import PING, alive, errors, subscribe
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
-    from tests.bindings.conftest import Log
+    from tests.fakes.log import Log
 
 
 class TestMessages:

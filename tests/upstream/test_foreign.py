@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 from aep_relay.bindings import chained
 from aep_relay.upstream.pull import PullLink
-from tests.bindings.conftest import Log
 from tests.bindings.served import BEARER, TOKEN, settle
+from tests.fakes.log import Log
 from tests.upstream.net import Net, Node, event, events, heard, ids, net, to, until
 from tests.upstream.scripted import ACCEPTED, Answer, Posted, Scripted, Spoken, hello, invalid
 

@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from aep_relay.config import Upstream
-from tests.bindings.conftest import Log
 from tests.bindings.served import BEARER, settle
+from tests.fakes.log import Log
 from tests.upstream.net import Net, Node, event, events, ids, net, to, until
 
 MANY = 12

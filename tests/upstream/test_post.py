@@ -10,8 +10,8 @@ from trio.testing import MockClock
 
 from aep_relay.upstream.post import MIN_BATCH_BYTES
 from aep_relay.upstream.push import PushLink
-from tests.bindings.conftest import Log
 from tests.bindings.served import TOKEN
+from tests.fakes.log import Log
 from tests.upstream.net import Net, Node, event, events, ids, net, to, until
 from tests.upstream.scripted import ACCEPTED, RESET, SILENCE, Answer, Posted, Scripted, invalid
 
