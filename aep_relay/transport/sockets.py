@@ -267,7 +267,10 @@ def _give(path: str, user: int, group: int) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Keep others that start here from judging a path between its removal and our first ``listen``."""
+    """Keep others that start here from judging a path between its removal and our first ``listen``.
+
+    Waits for them for up to two seconds: to be called in a thread.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for attempt in range(1, _LOCK_ATTEMPTS + 1):
