@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("scenario", nargs="*", help="which to run; all by default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="runs behind each median")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds behind each median")
     parser.add_argument("--quick", action="store_true", help="smaller loads and 2 runs, to see that it works")
     return parser
 

@@ -1,8 +1,7 @@
 """The second yardstick: what bare Python pays for the same bytes, with no relay in between.
 
-Fan-out: a loop that joins the framed Events and sends them to each socket, run as a process of its own
-(``python -m ...floor PORT``) so that it is measured as the relay is. Ingest: a msgspec decode of each Event
-into its members, which checks little and keeps nothing.
+A loop joins the framed Events and sends them to each socket, in a process of its own
+(``python -m ...floor PORT``), so that it is measured as the relay is.
 """
 
 from __future__ import annotations
@@ -10,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
 
 from . import machine, wire
 from .load import Emitter
@@ -24,35 +20,6 @@ _CONTROL, _CONSUMER = b"C", b"D"
 _ORDER = "{events:>8}{size:>8}"
 _ORDER_BYTES = 16
 _DONE = b"done"
-
-
-class Envelope(msgspec.Struct):
-    """The attributes of an Event, its data left as text."""
-
-    aep: str
-    id: str
-    type: str
-    time: str
-    source: str
-    agent: str
-    session: str
-    seq: int
-    run: str
-    step: str
-    severity: str
-    capture: str
-    data: msgspec.Raw
-    epoch: int = 0
-
-
-def decode_us(events: list[bytes], core: machine.Core) -> float:
-    """CPU microseconds of one bare msgspec decode, on the core the relay runs on."""
-    decode = msgspec.json.Decoder(Envelope).decode
-    with machine.pinned(core):
-        started = time.thread_time_ns()
-        for event in events:
-            decode(event)
-        return (time.thread_time_ns() - started) / 1e3 / len(events)
 
 
 @contextlib.contextmanager

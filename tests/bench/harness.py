@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from . import machine
+from . import machine, pace
 from .process import Measured
+from .report import Yardstick
 
 Arm = Callable[[], Measured]
 
@@ -28,15 +29,24 @@ class Bench:
         """The size of a load in this run."""
         return quick if self.quick else full
 
-    def measure(self, arms: Mapping[str, tuple[Arm, int]]) -> dict[str, Runs]:
-        """Run each arm once unmeasured, then all in turn ``repeat`` times; each comes with its units."""
+    def measure(self, arms: Mapping[str, tuple[Arm, int]], rounds: int | None = None) -> dict[str, Runs]:
+        """Run each arm once unmeasured, then all in ``rounds``, ``repeat`` by default; each comes with its units.
+
+        A round runs the arms right after each other, every other round the other way round: what is compared
+        is compared within a round, and none of the arms is always the first.
+        """
         for arm, _ in arms.values():
             arm()
         runs: dict[str, list[Measured]] = {name: [] for name in arms}
-        for _ in range(self.repeat):
-            for name, (arm, _) in arms.items():
-                runs[name].append(arm())
+        for number in range(self.repeat if rounds is None else rounds):
+            for name in reversed(list(arms)) if number % 2 else arms:
+                runs[name].append(arms[name][0]())
         return {name: Runs(tuple(measured), arms[name][1]) for name, measured in runs.items()}
+
+
+def differences(more: Sequence[float], less: Sequence[float]) -> list[float]:
+    """What one arm costs beyond another, round by round."""
+    return [one - other for one, other in zip(more, less, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,22 @@ class Runs:
         return statistics.median(self.all_cpu_us)
 
     @property
+    def all_decode_us(self) -> list[float]:
+        """What a bare decode took beside each run, in microseconds."""
+        return [run.decode_us for run in self.measured]
+
+    @property
+    def pace(self) -> Yardstick:
+        """How fast the machine was, run by run."""
+        return pace.yardstick(self.all_decode_us)
+
+    def yardstick(
+        self, name: str, *, reference: float | None = None, limit: float | None = None
+    ) -> Yardstick:
+        """The CPU of these runs as what another arm, run in the same rounds, is compared with."""
+        return Yardstick(name, self.all_cpu_us, reference, limit)
+
+    @property
     def units_per_second(self) -> float:
         """Throughput by the clock: the median of the runs."""
         return statistics.median(self.units / run.wall_seconds for run in self.measured)
@@ -75,6 +101,7 @@ class Runs:
         """The figures behind the median, for the JSON."""
         return {
             "runs_cpu_us": [round(value, 4) for value in self.all_cpu_us],
+            "runs_decode_us": [round(value, 4) for value in self.all_decode_us],
             "units_per_second": round(self.units_per_second),
             "server_busy": round(self.busy, 3),
             "server_waited": round(self.waited, 3),

@@ -1,4 +1,7 @@
-"""The first yardstick: nats-server fanning out messages of the same size to as many plain TCP subscribers."""
+"""The first yardstick: nats-server fanning out messages of the same size to as many plain TCP subscribers.
+
+Its runs and the relay's alternate, so that each is compared with one of the same few seconds.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import machine
+from . import machine, pace
 
 START_SECONDS = 20.0
 STOP_SECONDS = 15.0
@@ -32,6 +32,8 @@ class Measured:
     wall_seconds: float
     waited_seconds: float
     """Ready to run while something else held the core: what a busy machine adds to a latency."""
+    decode_us: float
+    """How fast the server's core was, by ``pace``: measured right before and right after."""
 
     def cpu_us_per(self, units: int) -> float:
         """Microseconds of the server's CPU for each of ``units``."""
@@ -40,10 +42,11 @@ class Measured:
 
 @dataclass(slots=True)
 class Server:
-    """A running server: the loopback ``port`` it serves, the bearer ``token`` it asks for, if any."""
+    """A running server: the loopback ``port`` it serves, its ``core``, the bearer ``token`` it asks for, if any."""
 
     process: subprocess.Popen[bytes]
     port: int
+    core: machine.Core
     token: str = ""
     directory: Path = field(default_factory=Path)
 
@@ -57,12 +60,16 @@ class Server:
 
     def measure(self, load: Callable[[], object]) -> Measured:
         """Run ``load`` and return what it cost this server; ``load`` returns when its last byte has come."""
+        measured, decode_us = pace.around(self.core, lambda: self._measure(load))
+        return Measured(*measured, decode_us)
+
+    def _measure(self, load: Callable[[], object]) -> tuple[float, float, float]:
         (ran, waited), wall = machine.schedule_nanoseconds(self.pid), time.perf_counter()
         load()
         wall_seconds = time.perf_counter() - wall
         time.sleep(SETTLE_SECONDS)
         ran_after, waited_after = machine.schedule_nanoseconds(self.pid)
-        return Measured((ran_after - ran) / 1e9, wall_seconds, (waited_after - waited) / 1e9)
+        return (ran_after - ran) / 1e9, wall_seconds, (waited_after - waited) / 1e9
 
     def log(self) -> str:
         """The end of what the server wrote to its standard error."""
@@ -106,7 +113,7 @@ def serving(
                 start_new_session=True,
             )
         machine.favour_session(process.pid)
-        server = Server(process, port, token, directory)
+        server = Server(process, port, core, token, directory)
         try:
             _await_port(server)
             yield server

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -21,56 +23,79 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """Something else measured in the same run, in the same unit as the figure.
+    """Something else measured in the same run of the benchmark: one value beside each of the row's ``runs``.
 
     ``reference`` is its value on the machine the target was set on, if that is known: where this machine is
-    slower, the target is stretched by as much. ``limit`` is the ratio of figure to yardstick that must hold
-    whatever the machine.
+    slower, the figure may be the same multiple of the yardstick as the target is of the reference. ``limit``
+    is the ratio of figure to yardstick that must hold whatever the machine.
     """
 
     name: str
-    value: float
+    runs: Sequence[float]
     reference: float | None = None
     limit: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The median of the runs."""
+        return statistics.median(self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: a median, its unit and its target; ``details`` go to the JSON only."""
+    """One line of the table: the median of ``runs``, its unit and its target; ``details`` go to the JSON only.
+
+    The speed of a shared machine changes within seconds, so each run is compared with what was measured
+    beside it: a ratio is the median of the ratios run by run. Raises ``ValueError`` if a yardstick has not
+    as many runs as the figure.
+    """
 
     scenario: str
     figure: str
     unit: str
-    value: float
+    runs: Sequence[float]
     target: float | None = None
-    yardstick: Yardstick | None = None
+    yardsticks: Sequence[Yardstick] = ()
     details: Mapping[str, object] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for yardstick in self.yardsticks:
+            if len(yardstick.runs) != len(self.runs):
+                raise ValueError(f"{self.figure}: {yardstick.name} was not measured beside each run")
+
     @property
-    def ratio(self) -> float | None:
-        """The figure as a multiple of its yardstick."""
-        if self.yardstick is None or self.yardstick.value <= 0:
-            return None
-        return self.value / self.yardstick.value
+    def value(self) -> float:
+        """The median of the runs."""
+        return statistics.median(self.runs)
+
+    def ratio(self, yardstick: Yardstick) -> float | None:
+        """The figure as a multiple of ``yardstick``; ``None`` where that says nothing, next to zero or less."""
+        pairs = zip(self.runs, yardstick.runs, strict=True)
+        ratio = statistics.median(run / beside if beside > 0 else math.inf for run, beside in pairs)
+        return ratio if math.isfinite(ratio) else None
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the target and the ratio hold."""
-        limit = self.yardstick.limit if self.yardstick else None
-        if self.target is None and limit is None:
+        """Whether the target and the ratios hold."""
+        limits = [(self.ratio(each), each.limit) for each in self.yardsticks if each.limit is not None]
+        if self.target is None and not limits:
             return Verdict.NONE
-        if limit is not None and (self.ratio is None or self.ratio > limit):
+        if any(ratio is None or ratio > limit for ratio, limit in limits):
             return Verdict.MISS
         if self.target is None or self.value <= self.target:
             return Verdict.PASS
-        return Verdict.PASS_BY_RATIO if self.value <= self.target * self.slowness else Verdict.MISS
+        return Verdict.PASS_BY_RATIO if self._passes_by_ratio(self.target) else Verdict.MISS
 
-    @property
-    def slowness(self) -> float:
-        """How many times slower this machine is than the target's, by the yardstick; never below 1."""
-        if self.yardstick is None or not self.yardstick.reference:
-            return 1.0
-        return max(1.0, self.yardstick.value / self.yardstick.reference)
+    def _passes_by_ratio(self, target: float) -> bool:
+        """Whether the first yardstick with a reference says that a slow machine is all that is wrong.
+
+        That of a fast machine counts for nothing: it would tighten the target.
+        """
+        for yardstick in self.yardsticks:
+            if yardstick.reference is not None:
+                ratio = self.ratio(yardstick)
+                return ratio is not None and ratio <= target / yardstick.reference
+        return False
 
     @property
     def waited(self) -> float:
@@ -79,21 +104,29 @@ class Row:
         return share if isinstance(share, float) else 0.0
 
     def as_dict(self) -> dict[str, object]:
-        """The row for the JSON, its verdict and ratio included."""
-        return {**asdict(self), "ratio": self.ratio, "verdict": self.verdict.value}
+        """The row for the JSON, its medians, ratios and verdict included."""
+        yardsticks = [
+            {**asdict(each), "value": each.value, "ratio": self.ratio(each)} for each in self.yardsticks
+        ]
+        return {
+            **asdict(self),
+            "value": self.value,
+            "yardsticks": yardsticks,
+            "verdict": self.verdict.value,
+        }
 
     def cells(self) -> list[str]:
         """The row for the table."""
         targets = [] if self.target is None else [f"<= {number(self.target)}"]
-        if self.yardstick and self.yardstick.limit is not None:
-            targets.append(f"ratio <= {number(self.yardstick.limit)}")
+        limits = [each.limit for each in self.yardsticks if each.limit is not None]
+        ratios = [self.ratio(each) for each in self.yardsticks]
         return [
             self.scenario,
             self.figure,
             f"{number(self.value)} {self.unit}",
-            ", ".join(targets),
-            f"{self.yardstick.name}: {number(self.yardstick.value)}" if self.yardstick else "",
-            "" if self.ratio is None else f"{self.ratio:.2f}",
+            ", ".join([*targets, *(f"ratio <= {number(limit)}" for limit in limits)]),
+            ", ".join(f"{each.name}: {number(each.value)}" for each in self.yardsticks),
+            ", ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
             self.verdict.value,
         ]
 
@@ -119,8 +152,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def heading(command: str, facts: Mapping[str, str]) -> str:
-    """What the table was made by and on."""
-    return "\n".join([f"`{command}`", ", ".join(f"{name} {value}" for name, value in facts.items())])
+    """What the table was made by and on, and how it is read."""
+    made_on = ", ".join(f"{name} {value}" for name, value in facts.items())
+    return f"`{command}`\n{made_on}\nFigures are medians; a ratio is the median of the ratios run by run."
 
 
 def disturbance(rows: Sequence[Row]) -> str:

@@ -1,23 +1,25 @@
 """Chaining: what pushing adds to a leaf, and what pulling takes of an edge, by Event.
 
-The relay at the other end shares a core with the load, so only the CPU of the relay in question counts.
+The relay at the other end shares a core with the load, so only the CPU of the relay in question counts. What
+pushing adds is a small difference of two large costs: it is taken between two runs right after each other.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from urllib.request import Request, urlopen
 
-from . import daemon, wire
+from . import daemon, pace, paced, wire
 from .events import Session, batches, marker, ndjson
-from .harness import Arm, Bench, Runs
+from .harness import Arm, Bench, Runs, differences
 from .load import Emitter, Load
 from .process import BenchError, Measured, Server
-from .report import Row, Yardstick
+from .report import Row
 from .scenarios_fanout import open_emitter
-from .scenarios_ingest import BATCH_EVENTS, DECODE_REFERENCE_US, decode_us
+from .scenarios_ingest import BATCH_EVENTS
 
 LINK_SECONDS = 10.0
 _PING = wire.json_frame({"type": "ping", "t": 1})
@@ -40,7 +42,7 @@ def _arm(
     measured: Server, load: Load, encode: Callable[[list[bytes]], bytes], bench: Bench, *, consumes: bool
 ) -> tuple[Arm, int]:
     """Send batches of one session, and see the last Event of all at the consumers if there are any."""
-    session, count = Session("s_chain"), bench.sized(40, 10)
+    session, count = Session("s_chain"), bench.sized(20, 10)
 
     def run() -> Measured:
         sent = batches(session, count, BATCH_EVENTS)
@@ -79,9 +81,15 @@ def _leaf(stack: ExitStack, bench: Bench, kind: str, *, pushes: bool) -> tuple[A
     return _arm(leaf, load, encode, bench, consumes=pushes)
 
 
-def _row(bench: Bench, scenario: str, figure: str, value: float, target: float, runs: Runs) -> Row:
-    yardstick = Yardstick("bare msgspec decode", decode_us(bench), DECODE_REFERENCE_US)
-    return Row(scenario, figure, "us/Event", value, target, yardstick, runs.details())
+def added(figure: str, alone: Runs, pushing: Runs) -> Row:
+    """What ``pushing`` costs more than ``alone``, round by round, and how far the rounds differ."""
+    more = differences(pushing.all_cpu_us, alone.all_cpu_us)
+    decode_us = [
+        statistics.mean(both) for both in zip(pushing.all_decode_us, alone.all_decode_us, strict=True)
+    ]
+    quartiles = {f"p{percent}_us": round(paced.percentile(more, percent), 3) for percent in (25, 50, 75)}
+    details = {**quartiles, **pushing.details(), "alone": alone.details()}
+    return Row("push", figure, "us/Event", more, 5.0, [pace.yardstick(decode_us)], details)
 
 
 def push(bench: Bench) -> list[Row]:
@@ -93,9 +101,8 @@ def push(bench: Bench) -> list[Row]:
                 "alone": _leaf(stack, bench, kind, pushes=False),
                 "pushing": _leaf(stack, bench, kind, pushes=True),
             }
-            runs = bench.measure(arms)
-        added = runs["pushing"].cpu_us - runs["alone"].cpu_us
-        rows.append(_row(bench, "push", f"pushing adds, {kind} in", added, 5.0, runs["pushing"]))
+            runs = bench.measure(arms, 2 * bench.repeat - 1)
+        rows.append(added(f"pushing adds, {kind} in", runs["alone"], runs["pushing"]))
     return rows
 
 
@@ -109,4 +116,6 @@ def pull(bench: Bench) -> list[Row]:
         load = stack.enter_context(Load([open_emitter(origin)], consumers))
         arm = _arm(edge, load, lambda batch: wire.post(origin, ndjson(batch)), bench, consumes=True)
         runs = bench.measure({"edge": arm})["edge"]
-    return [_row(bench, "pull", "pulled and delivered", runs.cpu_us, 25.0, runs)]
+    return [
+        Row("pull", "pulled and delivered", "us/Event", runs.all_cpu_us, 25.0, [runs.pace], runs.details())
+    ]

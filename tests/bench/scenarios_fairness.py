@@ -6,10 +6,12 @@ import contextlib
 import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
+from types import MappingProxyType
 
-from . import daemon, paced, wire
+from . import daemon, pace, paced, wire
 from .events import Session, batches, marker, ndjson
 from .harness import Bench
 from .load import Load
@@ -28,33 +30,31 @@ _SPARE_DESCRIPTORS = 500
 def fairness(bench: Bench) -> list[Row]:
     """A 10,000-Event batch to 1,000 consumers while another emitter sends single Events to its consumer."""
     consumers, events = bench.sized(1_000, 200), 10_000
-    batch_seconds, found = [], list[float]()
+    batch_seconds, found, decode_us = [], list[float](), []
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(daemon.relay(bench.server_core))
         socks = wire.open_sockets(server, consumers, lambda _: [{"filter": {"session": "s_batch"}}])
         load = stack.enter_context(Load([open_emitter(server)], socks))
         session = Session("s_batch")
-        for number in range(min(bench.repeat, 3)):
-            batch = session.events(events)
-            singles = _Singles(server, f"s_single{number}")
+
+        def send(batch: list[bytes]) -> None:
             time.sleep(_LEAD_SECONDS)
             started = time.perf_counter()
             load.run([wire.post(server, ndjson(batch))], marker(batch[-1]), sum(map(len, batch)))
             batch_seconds.append(time.perf_counter() - started)
-            found += singles.finish()
-    details = {**milliseconds(found), "batch_seconds": [round(value, 3) for value in batch_seconds]}
+
+        for number in range(min(bench.repeat, 3)):
+            send_batch = partial(send, session.events(events))
+            singles, beside_us = _beside_singles(server, f"s_single{number}", send_batch)
+            found += singles
+            decode_us.append(beside_us)
     rate = consumers * events / statistics.median(batch_seconds)
-    p99 = paced.percentile(found, 99) * 1e3
-    return [
-        Row(
-            "fairness",
-            f"single Events beside 10,000 to {consumers:,} consumers, p99",
-            "ms",
-            p99,
-            TARGET_MS,
-            details={**details, "deliveries_per_second": round(rate)},
-        )
-    ]
+    details = {
+        "batch_seconds": [round(value, 3) for value in batch_seconds],
+        "deliveries_per_second": round(rate),
+    }
+    figure = f"single Events beside 10,000 to {consumers:,} consumers, p99"
+    return [_row("fairness", figure, found, decode_us, details)]
 
 
 def crowd(bench: Bench) -> list[Row]:
@@ -63,32 +63,60 @@ def crowd(bench: Bench) -> list[Row]:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(daemon.relay(bench.server_core))
         load = stack.enter_context(Load([open_emitter(server)], []))
-        singles = _Singles(server, "s_single")
-        for sock in wire.open_sockets(
-            server, count, lambda number: [{"filter": {"session": f"crowd-{number}"}}]
-        ):
-            stack.enter_context(sock)
-        connecting = singles.finish()
-        singles = _Singles(server, "s_single_later")
-        load.run(
-            wire.post(server, ndjson(batch))
-            for batch in batches(Session("s_crowd"), bench.sized(200, 40), 500)
-        )
-        ingesting = singles.finish()
+
+        def connect() -> None:
+            for sock in wire.open_sockets(
+                server, count, lambda number: [{"filter": {"session": f"crowd-{number}"}}]
+            ):
+                stack.enter_context(sock)
+
+        def ingest() -> None:
+            load.run(
+                wire.post(server, ndjson(batch))
+                for batch in batches(Session("s_crowd"), bench.sized(200, 40), 500)
+            )
+
+        connecting, while_connecting_us = _beside_singles(server, "s_single", connect)
+        ingesting, while_ingesting_us = _beside_singles(server, "s_single_later", ingest)
+    figure = f"single Events while {count:,} consumers connect, p99"
+    other = "single Events while batches of 500 come in beside them, p99"
     return [
-        Row(
-            "crowd",
-            f"single Events while {figure}, p99",
-            "ms",
-            paced.percentile(found, 99) * 1e3,
-            TARGET_MS,
-            details=milliseconds(found),
-        )
-        for figure, found in (
-            (f"{count:,} consumers connect", connecting),
-            ("batches of 500 come in beside them", ingesting),
-        )
+        _row("crowd", figure, connecting, [while_connecting_us]),
+        _row("crowd", other, ingesting, [while_ingesting_us]),
     ]
+
+
+def _row(
+    scenario: str,
+    figure: str,
+    found: list[float],
+    decode_us: list[float],
+    details: Mapping[str, object] = MappingProxyType({}),
+) -> Row:
+    """The p99 of all that was ``found``, in seconds, and how fast the machine was on the whole."""
+    return Row(
+        scenario,
+        figure,
+        "ms",
+        [paced.percentile(found, 99) * 1e3],
+        TARGET_MS,
+        [pace.yardstick([statistics.median(decode_us)])],
+        {**milliseconds(found), **details, "runs_decode_us": [round(value, 4) for value in decode_us]},
+    )
+
+
+def _beside_singles(server: Server, session: str, load: Callable[[], None]) -> tuple[list[float], float]:
+    """Run ``load`` beside single Events of ``session``; returns what they took, and how fast the machine was.
+
+    The latter is measured before the first of them and after the last: it would be in their way.
+    """
+
+    def run() -> list[float]:
+        singles = _Singles(server, session)
+        load()
+        return singles.finish()
+
+    return pace.around(server.core, run)
 
 
 class _Singles:

@@ -7,27 +7,19 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from . import daemon, floor, wire
+from . import daemon, wire
 from .events import Session, batches, ndjson
-from .harness import Arm, Bench, Runs
+from .harness import Arm, Bench, Runs, differences
 from .load import Emitter, Load
 from .process import Measured, Server
-from .report import Row, Yardstick
+from .report import Row
 from .scenarios_fanout import open_emitter
 
 BATCH_EVENTS = 500
-# What a bare msgspec decode of such an Event took on the machine the targets were set on.
-DECODE_REFERENCE_US = 1.1
 _SUBSCRIPTIONS_PER_CONNECTION = 250
 _DISTINCT_FILTERS = 100
 
 Filter = dict[str, object]
-
-
-def decode_us(bench: Bench) -> float:
-    """What a bare decode of such an Event takes here, in microseconds."""
-    events = Session("s_floor").events(bench.sized(20_000, 5_000))
-    return min(floor.decode_us(events, bench.server_core) for _ in range(bench.repeat))
 
 
 def _arm(
@@ -63,18 +55,15 @@ def _open_subscriptions(server: Server, filters: list[Filter]) -> list[socket.so
     return wire.open_sockets(server, connections, subscriptions)
 
 
-def _row(scenario: str, figure: str, unit: str, target: float, runs: Runs, decode_us: float) -> Row:
-    yardstick = Yardstick("bare msgspec decode", decode_us, DECODE_REFERENCE_US)
-    return Row(scenario, figure, unit, runs.cpu_us, target, yardstick, runs.details())
+def _row(scenario: str, figure: str, unit: str, target: float, runs: Runs) -> Row:
+    return Row(scenario, figure, unit, runs.all_cpu_us, target, [runs.pace], runs.details())
 
 
 def ingest_ndjson(bench: Bench) -> list[Row]:
     """Batches of 500 by POST, nobody consuming."""
     with contextlib.ExitStack() as stack:
         runs = bench.measure({"relay": _ndjson_arm(stack, bench)})
-    return [
-        _row("ingest-ndjson", "NDJSON, batches of 500", "us/Event", 14.0, runs["relay"], decode_us(bench))
-    ]
+    return [_row("ingest-ndjson", "NDJSON, batches of 500", "us/Event", 14.0, runs["relay"])]
 
 
 def ingest_websocket(bench: Bench) -> list[Row]:
@@ -89,7 +78,7 @@ def ingest_websocket(bench: Bench) -> list[Row]:
         socks = wire.open_sockets(server, 2, lambda _: [], "emitter")
         load = stack.enter_context(Load([Emitter(sock, b'"pong"', (b'"error"',)) for sock in socks], []))
         runs = bench.measure({"relay": _arm(server, load, encode, bench.sized(40, 10), BATCH_EVENTS)})
-    return [_row("ingest-websocket", "WebSocket", "us/Event", 18.0, runs["relay"], decode_us(bench))]
+    return [_row("ingest-websocket", "WebSocket", "us/Event", 18.0, runs["relay"])]
 
 
 def ingest_post(bench: Bench) -> list[Row]:
@@ -102,9 +91,7 @@ def ingest_post(bench: Bench) -> list[Row]:
             return wire.post(server, batch[0], "application/json")
 
         runs = bench.measure({"relay": _arm(server, load, encode, bench.sized(4_000, 1_000), 1)})
-    return [
-        _row("ingest-post", "single POST, keep-alive", "us/request", 110.0, runs["relay"], decode_us(bench))
-    ]
+    return [_row("ingest-post", "single POST, keep-alive", "us/request", 110.0, runs["relay"])]
 
 
 def other_sessions(bench: Bench) -> list[Row]:
@@ -116,14 +103,13 @@ def other_sessions(bench: Bench) -> list[Row]:
             "subscribed": _ndjson_arm(stack, bench, ({"session": f"other-{i}"} for i in range(count))),
         }
         runs = bench.measure(arms)
-    yardstick = Yardstick("with none", runs["none"].cpu_us, limit=1.3)
     return [
         Row(
             "other-sessions",
             f"ingest beside {count:,} subscriptions to other sessions",
             "us/Event",
-            runs["subscribed"].cpu_us,
-            yardstick=yardstick,
+            runs["subscribed"].all_cpu_us,
+            yardsticks=[runs["none"].yardstick("with none", limit=1.3)],
             details=runs["subscribed"].details(),
         )
     ]
@@ -150,23 +136,23 @@ def distinct_filters(bench: Bench) -> list[Row]:
             "own type, 100 each": _ndjson_arm(stack, bench, map(_own_type, range(count))),
         }
         runs = bench.measure(arms)
-    few, many = runs["own type, 1 each"], runs["own type, 100 each"]
-    per_filter = (many.cpu_us - runs["none"].cpu_us) / _DISTINCT_FILTERS
+    none, few, many = runs["none"], runs["own type, 1 each"], runs["own type, 100 each"]
+    per_filter = [us / _DISTINCT_FILTERS for us in differences(many.all_cpu_us, none.all_cpu_us)]
     return [
         Row(
             "filters",
             f"ingest beside {count:,}, 100 filters on other types",
             "us/Event",
-            runs["other types"].cpu_us,
-            yardstick=Yardstick("with none", runs["none"].cpu_us, limit=1.3),
+            runs["other types"].all_cpu_us,
+            yardsticks=[none.yardstick("with none", limit=1.3)],
             details=runs["other types"].details(),
         ),
         Row(
             "filters",
             f"ingest beside {count:,}, 100 filters on its type",
             "us/Event",
-            many.cpu_us,
-            yardstick=Yardstick("100, the same filters", few.cpu_us, limit=1.3),
+            many.all_cpu_us,
+            yardsticks=[few.yardstick("100, the same filters", limit=1.3)],
             details=many.details(),
         ),
         Row("filters", "each distinct filter that could match", "us/Event", per_filter),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 
 from aep_relay.protocol.redaction import Redactor
 
-from . import machine
+from . import machine, pace
 from .harness import Bench
-from .report import Row, Yardstick
-from .scenarios_ingest import DECODE_REFERENCE_US, decode_us
+from .report import Row
 
 CLEAN = (
     "The agent read the client of the uploads and found that its retry loop does not wait for the server to answer; "
@@ -33,9 +31,7 @@ def redaction(bench: Bench) -> list[Row]:
             return (time.thread_time_ns() - started) / 1e3 / count
 
     run()
-    runs = [run() for _ in range(bench.repeat)]
-    yardstick = Yardstick("bare msgspec decode", decode_us(bench), DECODE_REFERENCE_US)
-    details = {"runs_cpu_us": [round(value, 4) for value in runs], "units_per_run": count}
-    return [
-        Row("redaction", "a clean text of 400 bytes", "us", statistics.median(runs), 8.0, yardstick, details)
-    ]
+    found = [pace.around(bench.server_core, run) for _ in range(bench.repeat)]
+    runs, decode_us = zip(*found, strict=True)
+    yardsticks, details = [pace.yardstick(decode_us)], {"units_per_run": count}
+    return [Row("redaction", "a clean text of 400 bytes", "us", runs, 8.0, yardsticks, details)]
