@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,19 +30,30 @@ class Bench:
         """The size of a load in this run."""
         return quick if self.quick else full
 
-    def measure(self, arms: Mapping[str, tuple[Arm, int]], rounds: int | None = None) -> dict[str, Runs]:
-        """Run each arm once unmeasured, then all in ``rounds``, ``repeat`` by default; each comes with its units.
+    def measure(
+        self, arms: Mapping[str, tuple[Arm, int]], rounds: int | None = None, turns: int = 1
+    ) -> dict[str, Runs]:
+        """Run each arm in ``rounds``, ``repeat`` by default, after one more unmeasured; each comes with its units.
 
-        A round runs the arms right after each other, every other round the other way round: what is compared
-        is compared within a round, and none of the arms is always the first.
+        In a round each arm has ``turns``, right after the others' and in reverse order every other time: what
+        is compared is compared within a round, and no arm is always the first. One run is all turns of a
+        round: the shorter a turn, the less can the speed of the machine change between it and what it is
+        compared with.
         """
-        for arm, _ in arms.values():
-            arm()
-        runs: dict[str, list[Measured]] = {name: [] for name in arms}
-        for number in range(self.repeat if rounds is None else rounds):
-            for name in reversed(list(arms)) if number % 2 else arms:
-                runs[name].append(arms[name][0]())
-        return {name: Runs(tuple(measured), arms[name][1]) for name, measured in runs.items()}
+        orders = itertools.cycle([list(arms), list(arms)[::-1]])
+
+        def one_round() -> dict[str, Measured]:
+            parts: dict[str, list[Measured]] = {name: [] for name in arms}
+            for name in itertools.chain(*itertools.islice(orders, turns)):
+                parts[name].append(arms[name][0]())
+            return {name: Measured.together(measured) for name, measured in parts.items()}
+
+        one_round()
+        found = [one_round() for _ in range(self.repeat if rounds is None else rounds)]
+        return {
+            name: Runs(tuple(runs[name] for runs in found), units * turns)
+            for name, (_, units) in arms.items()
+        }
 
 
 def differences(more: Sequence[float], less: Sequence[float]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import statistics
 import subprocess
 import tempfile
 import time
@@ -34,6 +35,16 @@ class Measured:
     """Ready to run while something else held the core: what a busy machine adds to a latency."""
     decode_us: float
     """How fast the server's core was, by ``pace``: measured right before and right after."""
+
+    @staticmethod
+    def together(parts: Sequence[Measured]) -> Measured:
+        """What short runs of the same load came to; they are alike, so the pace beside each counts the same."""
+        return Measured(
+            sum(part.cpu_seconds for part in parts),
+            sum(part.wall_seconds for part in parts),
+            sum(part.waited_seconds for part in parts),
+            statistics.fmean(part.decode_us for part in parts),
+        )
 
     def cpu_us_per(self, units: int) -> float:
         """Microseconds of the server's CPU for each of ``units``."""

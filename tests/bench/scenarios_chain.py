@@ -1,7 +1,7 @@
 """Chaining: what pushing adds to a leaf, and what pulling takes of an edge, by Event.
 
 The relay at the other end shares a core with the load, so only the CPU of the relay in question counts. What
-pushing adds is a small difference of two large costs: it is taken between two runs right after each other.
+pushing adds is a small difference of two large costs: it is taken between short runs right after each other.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .scenarios_fanout import open_emitter
 from .scenarios_ingest import BATCH_EVENTS
 
 LINK_SECONDS = 10.0
+_BATCHES_PER_TURN = 5
 _PING = wire.json_frame({"type": "ping", "t": 1})
 
 
@@ -39,10 +40,10 @@ def _await_link(server: Server) -> None:
 
 
 def _arm(
-    measured: Server, load: Load, encode: Callable[[list[bytes]], bytes], bench: Bench, *, consumes: bool
+    measured: Server, load: Load, encode: Callable[[list[bytes]], bytes], *, consumes: bool
 ) -> tuple[Arm, int]:
     """Send batches of one session, and see the last Event of all at the consumers if there are any."""
-    session, count = Session("s_chain"), bench.sized(20, 10)
+    session, count = Session("s_chain"), _BATCHES_PER_TURN
 
     def run() -> Measured:
         sent = batches(session, count, BATCH_EVENTS)
@@ -78,7 +79,7 @@ def _leaf(stack: ExitStack, bench: Bench, kind: str, *, pushes: bool) -> tuple[A
     def encode(batch: list[bytes]) -> bytes:
         return wire.post(leaf, ndjson(batch)) if kind == "POST" else _frames(batch)
 
-    return _arm(leaf, load, encode, bench, consumes=pushes)
+    return _arm(leaf, load, encode, consumes=pushes)
 
 
 def added(figure: str, alone: Runs, pushing: Runs) -> Row:
@@ -101,7 +102,7 @@ def push(bench: Bench) -> list[Row]:
                 "alone": _leaf(stack, bench, kind, pushes=False),
                 "pushing": _leaf(stack, bench, kind, pushes=True),
             }
-            runs = bench.measure(arms, 2 * bench.repeat - 1)
+            runs = bench.measure(arms, 2 * bench.repeat - 1, bench.sized(4, 2))
         rows.append(added(f"pushing adds, {kind} in", runs["alone"], runs["pushing"]))
     return rows
 
@@ -114,8 +115,8 @@ def pull(bench: Bench) -> list[Row]:
         _await_link(edge)
         consumers = wire.open_sockets(edge, 1, lambda _: [{"filter": {}}])
         load = stack.enter_context(Load([open_emitter(origin)], consumers))
-        arm = _arm(edge, load, lambda batch: wire.post(origin, ndjson(batch)), bench, consumes=True)
-        runs = bench.measure({"edge": arm})["edge"]
+        arm = _arm(edge, load, lambda batch: wire.post(origin, ndjson(batch)), consumes=True)
+        runs = bench.measure({"edge": arm}, turns=bench.sized(8, 2))["edge"]
     return [
         Row("pull", "pulled and delivered", "us/Event", runs.all_cpu_us, 25.0, [runs.pace], runs.details())
     ]

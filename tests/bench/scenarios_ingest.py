@@ -16,6 +16,8 @@ from .report import Row
 from .scenarios_fanout import open_emitter
 
 BATCH_EVENTS = 500
+# A run of 20,000 Events in turns of some 50 ms each.
+_TURNS = 4
 _SUBSCRIPTIONS_PER_CONNECTION = 250
 _DISTINCT_FILTERS = 100
 
@@ -41,7 +43,7 @@ def _ndjson_arm(stack: ExitStack, bench: Bench, filters: Iterator[Filter] | None
         for sock in _open_subscriptions(server, list(filters)):
             stack.enter_context(sock)
     load = stack.enter_context(Load([open_emitter(server) for _ in range(2)], []))
-    count = bench.sized(40, 10)
+    count = bench.sized(10, 3)
     return _arm(server, load, lambda batch: wire.post(server, ndjson(batch)), count, BATCH_EVENTS)
 
 
@@ -62,7 +64,7 @@ def _row(scenario: str, figure: str, unit: str, target: float, runs: Runs) -> Ro
 def ingest_ndjson(bench: Bench) -> list[Row]:
     """Batches of 500 by POST, nobody consuming."""
     with contextlib.ExitStack() as stack:
-        runs = bench.measure({"relay": _ndjson_arm(stack, bench)})
+        runs = bench.measure({"relay": _ndjson_arm(stack, bench)}, turns=_TURNS)
     return [_row("ingest-ndjson", "NDJSON, batches of 500", "us/Event", 14.0, runs["relay"])]
 
 
@@ -77,7 +79,9 @@ def ingest_websocket(bench: Bench) -> list[Row]:
         server = stack.enter_context(daemon.relay(bench.server_core))
         socks = wire.open_sockets(server, 2, lambda _: [], "emitter")
         load = stack.enter_context(Load([Emitter(sock, b'"pong"', (b'"error"',)) for sock in socks], []))
-        runs = bench.measure({"relay": _arm(server, load, encode, bench.sized(40, 10), BATCH_EVENTS)})
+        runs = bench.measure(
+            {"relay": _arm(server, load, encode, bench.sized(10, 3), BATCH_EVENTS)}, turns=_TURNS
+        )
     return [_row("ingest-websocket", "WebSocket", "us/Event", 18.0, runs["relay"])]
 
 
@@ -90,7 +94,7 @@ def ingest_post(bench: Bench) -> list[Row]:
         def encode(batch: list[bytes]) -> bytes:
             return wire.post(server, batch[0], "application/json")
 
-        runs = bench.measure({"relay": _arm(server, load, encode, bench.sized(4_000, 1_000), 1)})
+        runs = bench.measure({"relay": _arm(server, load, encode, bench.sized(1_000, 250), 1)}, turns=_TURNS)
     return [_row("ingest-post", "single POST, keep-alive", "us/request", 110.0, runs["relay"])]
 
 
@@ -102,7 +106,7 @@ def other_sessions(bench: Bench) -> list[Row]:
             "none": _ndjson_arm(stack, bench),
             "subscribed": _ndjson_arm(stack, bench, ({"session": f"other-{i}"} for i in range(count))),
         }
-        runs = bench.measure(arms)
+        runs = bench.measure(arms, turns=_TURNS)
     return [
         Row(
             "other-sessions",
@@ -135,7 +139,7 @@ def distinct_filters(bench: Bench) -> list[Row]:
             "own type, 1 each": _ndjson_arm(stack, bench, map(_own_type, range(_DISTINCT_FILTERS))),
             "own type, 100 each": _ndjson_arm(stack, bench, map(_own_type, range(count))),
         }
-        runs = bench.measure(arms)
+        runs = bench.measure(arms, turns=_TURNS)
     none, few, many = runs["none"], runs["own type, 1 each"], runs["own type, 100 each"]
     per_filter = [us / _DISTINCT_FILTERS for us in differences(many.all_cpu_us, none.all_cpu_us)]
     return [

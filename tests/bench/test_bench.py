@@ -133,11 +133,26 @@ def test_arms_are_run_in_rounds_and_none_is_always_the_first() -> None:
 
     bench = Bench(repeat=2, quick=True, server_core=0, load_core=0, descriptors=0)
     runs = bench.measure({name: (partial(arm, name), 1) for name in "ab"}, 3)
-    assert "".join(order) == "ab" + "ab" + "ba" + "ab"
+    assert "".join(order) == "ab" + "ba" + "ab" + "ba"
     # The first two are to warm up.
-    assert runs["a"].all_cpu_us == pytest.approx([3, 6, 7])
-    assert runs["b"].all_cpu_us == pytest.approx([4, 5, 8])
+    assert runs["a"].all_cpu_us == pytest.approx([4, 5, 8])
+    assert runs["b"].all_cpu_us == pytest.approx([3, 6, 7])
     assert len(bench.measure({"a": (partial(arm, "a"), 1)})["a"].measured) == 2
+
+
+def test_a_run_is_all_turns_of_its_round() -> None:
+    order: list[str] = []
+
+    def arm(name: str) -> Measured:
+        order.append(name)
+        return _measured(len(order), float(len(order)))
+
+    bench = Bench(repeat=2, quick=True, server_core=0, load_core=0, descriptors=0)
+    runs = bench.measure({name: (partial(arm, name), 10) for name in "ab"}, 1, turns=3)
+    assert "".join(order) == "abbaab" + "baabba"
+    assert (runs["a"].units, runs["a"].measured[0].wall_seconds) == (30, 3.0)
+    assert runs["a"].all_cpu_us == pytest.approx([(8 + 9 + 12) / 30])
+    assert runs["a"].all_decode_us == pytest.approx([(8 + 9 + 12) / 3])
 
 
 def test_runs_are_told_one_by_one_with_the_pace_of_each() -> None:
