@@ -9,13 +9,16 @@ Invariants:
 * Batches have numbers; ``peer.seen`` is the number of the last one its connection was handed. Who joins starts at the
   current number behind a sealed batch, who leaves is settled first: nothing is missed and nothing comes twice.
 * The open batch is sealed at ``batch_bytes``, so a connection's limits are checked at that grain.
+* What is kept of an Event beside its frame does not grow with the number of groups that it serves: beyond a few of them
+  it is all the connection's, scope ``ANY``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aep_relay.hub.outbox import Batch
+from aep_relay.hub.outbox import ANY, Batch
+from aep_relay.hub.positions import before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +27,13 @@ if TYPE_CHECKING:
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.subscriptions import Group
     from aep_relay.protocol.framing import Framing
+
+MAX_SCOPES = 4
+"""An Event that serves more groups of a connection is not told by group: what it takes to remember that for each, in a
+queue of small Events, is many times what they take, and as long to go through when the connection ends."""
+
+MAX_TOLD = 1024
+"""Nor are those that come late in a long batch."""
 
 
 class Cohort:
@@ -99,12 +109,18 @@ class Cohort:
         scopes = batch.scopes
         if scopes is None:
             scopes = batch.scopes = []
-        scopes.append(groups)
+        told = len(groups) <= MAX_SCOPES and len(groups) * len(batch.frames) <= MAX_TOLD
+        scopes.append(groups if told else _ANY)
         if self.tracked and mark.session is not None:
-            for group in groups:
-                key = (group, mark.session)
-                if key not in batch.before:
-                    batch.before[key] = group.tracks.get(mark.session)
+            if told:
+                for group in groups:
+                    key = (group, mark.session)
+                    if key not in batch.before:
+                        batch.before[key] = group.tracks.get(mark.session)
+            elif mark.bound is not None and (ANY, mark.session) not in batch.before:
+                # Each of them was sent something else. What comes before this Event nobody has yet to be sent.
+                highest = before(mark.bound)
+                batch.before[(ANY, mark.session)] = None if highest is None else ((mark.stamp, highest),)
         batch.size_bytes += len(frame)
         if batch.size_bytes >= self.batch_bytes:
             self.seal()
@@ -168,3 +184,6 @@ class Cohort:
         for batch in self.sealed[:count]:
             batch.release()
         del self.sealed[:count]
+
+
+_ANY = (ANY,)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from aep_relay.hub.outbox import ANY
 from aep_relay.hub.positions import after, before, higher, highest_since
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def delivered(peer: Peer, store: Store, max_positions: int) -> list[dict[str, ob
     outbox = peer.outbox
     pending = _pending(outbox)
     unsettled = {scope for scope, _ in pending} | {scope for scope, _ in outbox.skips or ()}
+    settled = ANY not in unsettled
     report = _Report()
     for subscription in peer.subscriptions.values():
         group = subscription.group
@@ -113,7 +115,12 @@ def delivered(peer: Peer, store: Store, max_positions: int) -> list[dict[str, ob
         if group is not None:
             live = report.sessions(group, max_positions)
             sessions = dict.fromkeys((*live, *subscription.base)) if subscription.base else live
-        if subscription.replay is None and subscription not in unsettled and group not in unsettled:
+        if (
+            settled
+            and subscription.replay is None
+            and subscription not in unsettled
+            and group not in unsettled
+        ):
             _tell_settled(report, subscription, sessions, max_positions)
         else:
             _tell_unsettled(report, peer, subscription, sessions, max_positions, pending, store)
@@ -159,17 +166,14 @@ def _tell_unsettled(
 
 def _pending(outbox: Outbox) -> dict[Key, Pending]:
     """Return what is unsent, by scope and session."""
-    bounds: dict[Key, Position] = {}
+    bounds: dict[object, dict[str | None, Position]] = {}
     handed: dict[Key, Position | None] = {}
     began: dict[Key, Track | None] = {}
     for batch, first in outbox.unsent():
         if first == 0:
             # Most of a long queue, and shared with others who end for the same reason.
-            for key, bound in _bounds(batch):
-                if key not in began:
-                    began[key] = batch.before.get(key)
-                if key not in bounds or bound < bounds[key]:
-                    bounds[key] = bound
+            for scope, found in _bounds(batch):
+                _lower(bounds.setdefault(scope, {}), found, scope, batch, began)
             continue
         for index, (_, mark, scopes) in enumerate(batch.entries()):
             if mark.bound is None:
@@ -179,30 +183,53 @@ def _pending(outbox: Outbox) -> dict[Key, Pending]:
                 began.setdefault(key, batch.before.get(key))
                 if index < first:
                     handed[key] = higher(handed.get(key), mark.position)
-                elif key not in bounds or mark.bound < bounds[key]:
-                    bounds[key] = mark.bound
-    return {key: Pending(bounds.get(key), handed.get(key), track) for key, track in began.items()}
+                else:
+                    _lower(bounds.setdefault(scope, {}), {mark.session: mark.bound}, scope, batch, began)
+    return {
+        (scope, session): Pending(bounds.get(scope, {}).get(session), handed.get((scope, session)), track)
+        for (scope, session), track in began.items()
+    }
 
 
-def _bounds(batch: Batch) -> Iterable[tuple[Key, Position]]:
-    if len(batch.marks) > 1 or batch.scopes is not None:
+def _lower(
+    bounds: dict[str | None, Position],
+    found: dict[str | None, Position],
+    scope: object,
+    batch: Batch,
+    began: dict[Key, Track | None],
+) -> None:
+    """Bring the ``bounds`` of ``scope`` down to those ``found`` in ``batch``."""
+    for session, bound in found.items():
+        known = bounds.get(session)
+        if known is None:
+            bounds[session] = bound
+            key = (scope, session)
+            began.setdefault(key, batch.before.get(key))
+        elif bound < known:
+            bounds[session] = bound
+
+
+def _bounds(batch: Batch) -> Iterable[tuple[object, dict[str | None, Position]]]:
+    if len(batch.marks) > 1:
         return batch.bounds().items()
     mark = batch.marks[0]
-    return () if mark.bound is None else (((batch.scope, mark.session), mark.bound),)
+    scopes = (batch.scope,) if batch.scopes is None else batch.scopes[0]
+    return () if mark.bound is None else [(scope, {mark.session: mark.bound}) for scope in scopes]
 
 
 def _position(
     peer: Peer, subscription: Subscription, session: str, pending: dict[Key, Pending], store: Store
 ) -> Position | None:
-    live = pending.get((subscription.group, session))
+    live = [found for scope in (subscription.group, ANY) if (found := pending.get((scope, session)))]
     replayed = pending.get((subscription, session))
     cursor = None if subscription.replay is None else subscription.replay.behind.get(session)
     handed = _replayed(subscription, session, replayed)
     if cursor is None:
         handed += _live(peer, subscription, session, live)
-    elif live is not None and live.handed is not None:
-        handed.append(live.handed)
-    bounds = [queued.bound for queued in (live, replayed) if queued is not None and queued.bound is not None]
+    else:
+        handed += [queued.handed for queued in live if queued.handed is not None]
+    queue = live if replayed is None else [*live, replayed]
+    bounds = [queued.bound for queued in queue if queued.bound is not None]
     if cursor is not None:
         # The rest of this session is left to the cursor, whatever the group has delivered to others.
         buffer = store.get(session)
@@ -217,19 +244,23 @@ def _position(
     return higher(fit, _held_below(subscription, session, bound, store)) or before(bound)
 
 
-def _live(peer: Peer, subscription: Subscription, session: str, queued: Pending | None) -> list[Position]:
-    """Return positions handed over live, the highest ones where that is known."""
+def _live(peer: Peer, subscription: Subscription, session: str, queue: list[Pending]) -> list[Position]:
+    """Return positions handed over live, the highest ones where that is known; ``queue`` holds what is queued for the
+    subscription alone, if anything, before what is queued for any."""
     group = subscription.group
     if group is None:
         return []
-    track = group.tracks.get(session) if queued is None else queued.before
-    skip = None if peer.outbox.skips is None else peer.outbox.skips.get((group, session))
+    track = queue[0].before if queue else group.tracks.get(session)
+    known = peer.outbox.skips or {}
+    skips = [skip for scope in (group, ANY) if (skip := known.get((scope, session)))]
     since = subscription.since
-    found = [None if queued is None else queued.handed]
-    if skip is None or (queued is not None and _is_older(track, skip.before)):
+    found = [queued.handed for queued in queue]
+    if all(queue and _is_older(track, skip.before) for skip in skips):
         found.append(highest_since(track, since))
-    if skip is not None:
-        found += [highest_since(track, max(since, skip.stamp)), skip.kept, highest_since(skip.before, since)]
+    if skips:
+        found.append(highest_since(track, max(since, *(skip.stamp for skip in skips))))
+        for skip in skips:
+            found += [skip.kept, highest_since(skip.before, since)]
     return [position for position in found if position is not None]
 
 

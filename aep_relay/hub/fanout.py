@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aep_relay.hub import notices
 from aep_relay.hub.buffer import START
 from aep_relay.hub.cohort import Cohort
-from aep_relay.hub.outbox import Mark
+from aep_relay.hub.outbox import ANY, Mark
 from aep_relay.hub.positions import after, extend, higher, highest_since
 from aep_relay.hub.replay import Replay, overtaken
 from aep_relay.hub.subscriptions import Index
@@ -373,7 +373,8 @@ def _rank(ceiling: int | None) -> int:
 
 def _may_miss(peer: Peer, group: Group, session: str) -> bool:
     """Say whether something of ``session`` was dropped, or may yet be: what the group delivered tells nothing then."""
-    if peer.outbox.skips is not None and (group, session) in peer.outbox.skips:
+    skips = peer.outbox.skips
+    if skips is not None and ((group, session) in skips or (ANY, session) in skips):
         return True
     cohort = peer.cohort
     waiting = (

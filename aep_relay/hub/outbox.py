@@ -15,8 +15,8 @@ Invariants (AEP-0003 §8.4):
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aep_relay.protocol.position import Position
 
     Key = tuple[object, str | None]
-    """A scope, which is a group or a subscription, and a session."""
+    """A scope, which is a group, a subscription or ``ANY``, and a session."""
 
 SEND_BYTES = 256 * 1024
 """Up to this much is joined for one ``send`` of a connection that has fallen behind."""
@@ -43,6 +43,9 @@ Events would take several times what it counts for."""
 
 MAX_SKIPS = 4096
 """Sessions for which a connection remembers what was dropped."""
+
+ANY: Final = "any"
+"""The scope of an Event that serves more subscriptions of a connection than are told apart: any of them."""
 
 BROKEN = -1
 """What a sink's ``send`` answers when the connection is gone."""
@@ -101,7 +104,7 @@ class Batch:
         self.size_bytes = 0
         self._joined: bytes | None = None
         self._essential: Batch | None = None
-        self._bounds: dict[Key, Position] | None = None
+        self._bounds: dict[object, dict[str | None, Position]] | None = None
         self._drops: dict[Key, tuple[int | None, Position | None]] | None = None
 
     def joined(self) -> bytes:
@@ -154,17 +157,37 @@ class Batch:
                             found[key] = (stamp, higher(kept, mark.position))
         return found
 
-    def bounds(self) -> dict[Key, Position]:
-        """Return, made once, the lowest position that must not be reported for each scope and session as long as
+    def bounds(self) -> dict[object, dict[str | None, Position]]:
+        """Return, made once, the lowest position that must not be reported for each scope and its sessions as long as
         nothing of this batch has gone out."""
         found = self._bounds
         if found is None:
             found = self._bounds = {}
-            for _, mark, scopes in self.entries():
-                if mark.bound is not None:
-                    for scope in scopes:
-                        key = (scope, mark.session)
-                        found[key] = min(mark.bound, found.get(key, mark.bound))
+            for scopes, lowest in self._lowest().items():
+                for scope in scopes:
+                    known = found.setdefault(scope, {})
+                    if known:
+                        for session, bound in lowest.items():
+                            known[session] = min(bound, known.get(session, bound))
+                    else:
+                        known.update(lowest)
+        return found
+
+    def _lowest(self) -> dict[tuple[object, ...], dict[str | None, Position]]:
+        """Return the lowest bounds by what serves the same scopes, and session: there may be tens of thousands of
+        Events in a queue when it has to be known."""
+        found: dict[tuple[object, ...], dict[str | None, Position]] = {}
+        last: tuple[object, ...] = ()
+        lowest: dict[str | None, Position] = {}
+        for mark, scopes in zip(self.marks, self.scopes or repeat((self.scope,)), strict=False):
+            if scopes is not last:
+                last = scopes
+                lowest = found.setdefault(scopes, {})
+            bound = mark.bound
+            if bound is not None:
+                known = lowest.get(mark.session)
+                if known is None or bound < known:
+                    lowest[mark.session] = bound
         return found
 
     def entries(self) -> Iterator[tuple[bytes, Mark, tuple[object, ...]]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aep_relay.hub import catchup, delivered, fanout
+from aep_relay.hub import catchup, cohort, delivered, fanout
 from aep_relay.protocol import filters
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.position import ResumePoint
@@ -299,6 +299,76 @@ def test_one_delivery_for_two_subscriptions_advances_both() -> None:
     assert hub.subscribe(peer, "both", filters.EMPTY, 0) is None
     emit(hub, 1)
     assert end(hub, peer) == {("sub", "s"): (0, 1), ("both", "s"): (0, 1)}
+
+
+def many_subscriptions(**limits: int) -> tuple[Relay, Peer]:
+    """One connection that takes nothing yet, with more filters that match than an Event is told by."""
+    hub = relay(**limits)
+    peer = consumer(hub, capacity_bytes=0)
+    for number in range(30):
+        filter_ = filters.parse({"agent": ["coder", str(number)]})
+        assert hub.subscribe(peer, str(number), filter_, None) is None
+    return hub, peer
+
+
+def test_an_event_for_very_many_subscriptions_advances_them_all() -> None:
+    hub, peer = many_subscriptions()
+    emit(hub, 1, 2, 3)
+    room_for(peer, "s3")
+    hub.drain_peer(peer)
+    emit(hub, 7, session="t")
+    told = end(hub, peer)
+    # The third was begun, and so it goes out whole.
+    assert {position for (_, session), position in told.items() if session == "s"} == {(0, 3)}
+    assert {sub for sub, session in told if session == "s"} == {"sub", *map(str, range(30))}
+    assert {position for (_, session), position in told.items() if session == "t"} <= {(0, 6)}, "not sent"
+
+
+def test_a_backfill_for_very_many_subscriptions_holds_them_down() -> None:
+    hub, peer = many_subscriptions()
+    sink(peer).capacity_bytes = None
+    emit(hub, 2, 9)
+    sink(peer).capacity_bytes = 0
+    emit(hub, 5)
+    assert set(end(hub, peer).values()) <= {(0, 2), (0, 4)}
+
+
+@pytest.mark.parametrize(("severities", "told"), [("nd", (0, 1)), ("ndn", (0, 3)), ("nddn", (0, 4))])
+def test_what_was_dropped_for_very_many_subscriptions_is_not_told(
+    severities: str, told: tuple[int, int]
+) -> None:
+    hub, peer = many_subscriptions(soft_limit_bytes=1, hard_limit_bytes=100_000)
+    emit(hub, 0, session="first")
+    for seq, letter in enumerate(severities, 1):
+        emit(hub, seq, severity="debug" if letter == "d" else "notice")
+    sink(peer).capacity_bytes = None
+    drain(hub, peer)
+    found = [position for (_, session), position in end(hub, peer).items() if session == "s"]
+    assert found == [told] * 31
+
+
+def test_what_is_kept_of_an_event_does_not_grow_with_the_subscriptions_it_serves() -> None:
+    hub, peer = many_subscriptions()
+    emit(hub, *range(20))
+    emit(hub, *range(20), session="t")
+    queued = [batch for batch, _ in peer.outbox.unsent()]
+    assert len(queued) == 40
+    assert max(len(batch.before) for batch in queued) == 1
+    assert {len(batch.bounds()) for batch in queued} == {1}
+    assert {len(scopes) for batch in queued for scopes in batch.scopes or ()} == {1}
+
+
+def test_of_a_long_batch_the_beginning_is_told_by_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohort, "MAX_TOLD", 4)
+    hub, peer = two_subscriptions_of_five_sessions()
+    sink(peer).capacity_bytes = 0
+    for seq in range(2, 6):
+        hub.ingest(event(f"s0{seq}", seq, session="s0"))
+    flush(hub)
+    (queued,) = [batch for batch, _ in peer.outbox.unsent()]
+    assert [len(scopes) for scopes in queued.scopes or ()] == [2, 2, 1, 1]
+    told = end(hub, peer)
+    assert {position for (_, session), position in told.items() if session == "s0"} == {(0, 1)}
 
 
 def test_a_replaced_subscription_begins_anew() -> None:

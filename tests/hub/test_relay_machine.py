@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from aep_relay.hub import catchup, fanout
+from aep_relay.hub import catchup, cohort, fanout
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.policy import FULL
 from aep_relay.hub.relay import Relay
@@ -78,6 +78,7 @@ class RelayMachine(RuleBasedStateMachine):
         limits=st.sampled_from(LIMITS),
         slice_events=st.sampled_from([1, 2, 256]),
         slice_cost=st.sampled_from([1, 100_000, fanout.SLICE_COST_BYTES]),
+        max_scopes=st.sampled_from([cohort.MAX_SCOPES, 0]),
         emitter_capacity=st.sampled_from([None, 0, 1_500]),
         filter_=st.sampled_from(FILTERS),
         capacity=capacities,
@@ -87,6 +88,7 @@ class RelayMachine(RuleBasedStateMachine):
         limits: Limits,
         slice_events: int,
         slice_cost: int,
+        max_scopes: int,
         emitter_capacity: int | None,
         filter_: filters.Filter,
         capacity: int | None,
@@ -94,6 +96,7 @@ class RelayMachine(RuleBasedStateMachine):
         """Begin with one connection that claims a session and subscribes as well, and with one consumer."""
         self._patches.enter_context(patch.object(catchup, "SLICE_EVENTS", slice_events))
         self._patches.enter_context(patch.object(fanout, "SLICE_COST_BYTES", slice_cost))
+        self._patches.enter_context(patch.object(cohort, "MAX_SCOPES", max_scopes))
         self.limits = limits
         self.relay = WatchedRelay(limits)
         self.store = NaiveStore(limits)
