@@ -16,7 +16,7 @@ from .report import Row
 from .scenarios_fanout import open_emitter
 
 BATCH_EVENTS = 500
-# A run of 20,000 Events in turns of some 50 ms each.
+# A run is made in so many turns, of some 50 ms each.
 _TURNS = 4
 _SUBSCRIPTIONS_PER_CONNECTION = 250
 _DISTINCT_FILTERS = 100
