@@ -3,7 +3,7 @@
 In reading order:
 
 - ``wire``: one connected socket. ``sockets``: those that accept, opened. ``listener``: accepting.
-- ``deadlines``: one timer for all that wait.
+- ``deadlines``: one timer for all that wait. ``attendant``: one task that listens for all that are idle.
 - ``request``: the head of a request. ``chunked``: the body framing that takes decoding. ``response``: answers.
 - ``http``: the requests of one connection, in order. ``incoming``: the frames of one that speaks WebSocket.
 """

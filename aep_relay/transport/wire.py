@@ -18,8 +18,14 @@ import contextlib
 import os
 import socket
 import struct
+from typing import TYPE_CHECKING
 
 import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aep_relay.transport.attendant import Attendant, Attended
 
 RECEIVE_BYTES = 64 * 1024
 """What one receive asks for, unless it is told otherwise."""
@@ -39,10 +45,11 @@ class Interrupted(Exception):
 class Wire:
     """A connected stream socket. Takes the socket over, and makes it non-blocking."""
 
-    __slots__ = ("_sock", "closed", "peer_name")
+    __slots__ = ("_attended", "_sock", "closed", "peer_name")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._attended: Attended | None = None
         self.closed = False
         self.peer_name = _peer_name(sock)
         """``address:port``, or ``unix:pid=N,uid=N``. Never text that the peer chose."""
@@ -121,6 +128,21 @@ class Wire:
             except OSError as error:
                 raise self._broken(error) from error
 
+    async def receive_beyond(self, attendant: Attendant, deals_with: Callable[[bytes], bool]) -> bytes:
+        """Wait for bytes that ``deals_with`` does not deal with, and return some of them; ``b""`` at the end.
+
+        For a peer that says next to nothing else: ``attendant`` listens, and the task is woken for nothing that is
+        dealt with. Otherwise it is as ``receive_some``.
+        """
+        if self.closed:
+            raise BrokenWire("closed on this side")
+        self._attended = attended = attendant.attend(self, deals_with)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(attended.abort)
+            return attended.heard()
+        finally:
+            self._attended = None
+
     def receive_nowait(self, max_bytes: int = RECEIVE_BYTES) -> bytes | None:
         """Return what is there, ``b""`` at the end of the peer's stream, None if nothing is there.
 
@@ -134,8 +156,10 @@ class Wire:
             raise self._broken(error) from error
 
     def interrupt(self) -> None:
-        """Make the ``receive_some`` that is waiting now, if there is one, raise ``Interrupted``."""
-        if not self.closed:
+        """Make the receive that is waiting now, if there is one, raise ``Interrupted``."""
+        if self._attended is not None:
+            self._attended.wake(Interrupted())
+        elif not self.closed:
             # The name says closing, and the effect is what is needed: waiters are woken, the descriptor is
             # kept.
             trio.lowlevel.notify_closing(self._sock)
@@ -152,6 +176,8 @@ class Wire:
         """
         if not self.closed:
             self.closed = True
+            if self._attended is not None:
+                self._attended.wake(BrokenWire("closed on this side"))
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from aep_relay.transport.attendant import READ_BYTES
 from aep_relay.transport.wire import RECEIVE_BYTES, BrokenWire, Interrupted, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from aep_relay.transport.attendant import Attendant
 
 
 class MemoryWire(Wire):
@@ -127,6 +130,11 @@ class MemoryWire(Wire):
                     self._reader = None
         finally:
             self._receiving = False
+
+    async def receive_beyond(self, attendant: Attendant, deals_with: Callable[[bytes], bool]) -> bytes:
+        while (data := await self.receive_some(READ_BYTES)) and deals_with(data):
+            pass
+        return data
 
     def receive_nowait(self, max_bytes: int = RECEIVE_BYTES) -> bytes | None:
         if self._inbound and not self.closed:
