@@ -108,6 +108,11 @@ class _Heartbeat(msgspec.Struct, gc=False):
 
 _MAX_SMALL_TALK_BYTES: Final = 64
 
+_USUAL_PONG: Final = re.compile(
+    rb'\{(?:"type": ?"pong", ?"t": ?(?:0|[1-9][0-9]{0,17})|"t": ?(?:0|[1-9][0-9]{0,17}), ?"type": ?"pong")\}'
+)
+"""With ``t`` as it was sent; members sorted, or not."""
+
 _read_heartbeat = msgspec.json.Decoder(_Heartbeat).decode
 _read_head = msgspec.json.Decoder(_Head).decode
 _read_string = msgspec.json.Decoder(str).decode
@@ -178,6 +183,11 @@ def _small_talk(text: bytes) -> Frame | None:
         # Something else is there too, or spelled in another way: for the others to judge.
         return None
     return {"type": heartbeat.type, "t": heartbeat.t}
+
+
+def is_pong(text: bytes) -> bool:
+    """Whether ``text`` is a ``pong`` in one of the usual spellings; ``parse`` has to tell of any other."""
+    return _USUAL_PONG.fullmatch(text) is not None
 
 
 def _head(text: bytes, error: InvalidEvent) -> tuple[str | None, str | None]:

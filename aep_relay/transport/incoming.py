@@ -31,6 +31,8 @@ _WHOLE_TEXT: Final = 0x81
 _USUAL: Final = b"\x81\xfe"
 """The same, masked, its length in two bytes of their own: how an Event comes."""
 _MASKED: Final = 0x80
+_EMPTY_BYTES: Final = 6
+"""A frame without a payload: two bytes, and those it is masked with."""
 _LENGTH: Final = 0x7F
 _SHORT: Final = 126
 """From here up, the length stands in bytes of its own."""
@@ -47,6 +49,20 @@ class Incoming:
         """The beginning of a frame whose length is not known yet; the core has it."""
         self._owed_bytes = 0
         """What is still to come of a frame whose beginning the core has."""
+
+    def sole(self, data: bytes) -> bytes | None:
+        """Return the payload of ``data`` if it is a short ordinary text message and nothing else, else None.
+
+        With None, ``data`` is still to be fed. A payload is all that ``feed`` would yield.
+        """
+        size = len(data) - _EMPTY_BYTES
+        if not 0 <= size < _SHORT or data[0] != _WHOLE_TEXT or data[1] != _MASKED | size:
+            return None
+        core = self._core
+        between = not self._head and not self._owed_bytes and core.current_size is None
+        if not between or core.state is not OPEN or size > (core.max_message_size or 0):
+            return None
+        return apply_mask(data[_EMPTY_BYTES:], data[2:_EMPTY_BYTES])
 
     def feed(self, data: bytes) -> Iterator[bytes | Frame]:
         """Yield what ``data`` completes, in order: the payload of an ordinary text message, any other frame as it is.

@@ -516,3 +516,24 @@ def test_whitespace_does_not_make_it_long() -> None:
     assert frames.parse(b" " * LONG + b'{"type":"x"}', 1000, LONG + 100) == {"type": "x"}
     with pytest.raises(InvalidEvent):
         frames.parse(b" " * LONG + b"{}", 1000, 1000)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"type":"pong","t":%s}', '{"type": "pong", "t": %s}', '{"t":%s,"type":"pong"}']
+)
+def test_pongs_as_they_usually_come(text: str) -> None:
+    for t in ("0", "7", "1750000000000", "9" * 18):
+        data = (text % t).encode()
+        assert frames.is_pong(data)
+        assert parse(data) == {"type": "pong", "t": int(t)}
+    for t in ("-1", "01", "1.0", "1e3", "", "null", '"1"', "9" * 19, "1,2"):
+        assert not frames.is_pong((text % t).encode())
+    data = (text % 1).encode()
+    for other in (
+        data[:-1],
+        data + b"\n",
+        b" " + data,
+        data.replace(b"o", b"i"),
+        data.replace(b"pong", b"PONG"),
+    ):
+        assert not frames.is_pong(other)

@@ -64,12 +64,13 @@ def by_the_core(chunks: list[bytes]) -> tuple[Heard, tuple[object, ...]]:
     return heard, outcome(made)
 
 
-def by_both(chunks: list[bytes]) -> tuple[Heard, tuple[object, ...]]:
+def by_both(chunks: list[bytes], *, sole: bool = False) -> tuple[Heard, tuple[object, ...]]:
     made = core()
     incoming = Incoming(made)
     heard: Heard = []
     for chunk in chunks:
-        for found in incoming.feed(chunk):
+        alone = incoming.sole(chunk) if sole else None
+        for found in incoming.feed(chunk) if alone is None else [alone]:
             heard.append(
                 (1, True, found) if isinstance(found, bytes) else (found.opcode, found.fin, bytes(found.data))
             )
@@ -107,6 +108,48 @@ def test_what_comes_out_is_what_the_core_alone_reads(
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     chunks = [stream[start:end] for start, end in pairwise(edges)]
     assert by_both(chunks) == by_the_core(chunks)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(frames, max_size=12), st.lists(st.integers(1, 20), max_size=3))
+def test_a_message_that_comes_alone_makes_no_difference(sent: list[bytes], cuts: list[int]) -> None:
+    chunks = [chunk for chunk in sent if chunk]
+    for cut in cuts:
+        if chunks and cut < len(chunks[0]):
+            # In two, somewhere among the others.
+            chunks[:1] = [chunks[0][:cut], chunks[0][cut:]]
+        chunks = chunks[1:] + chunks[:1]
+    assert by_both(chunks, sole=True) == by_the_core(chunks)
+
+
+def test_what_comes_alone() -> None:
+    made = core(max_bytes=100)
+    incoming = Incoming(made)
+    for payload in (b"", b"a", b"\xc3\xa9" * 50):
+        assert incoming.sole(frame(payload)) == payload
+    for other in (
+        b"",
+        frame(b"a")[:-1],
+        frame(b"a") + b"\x81",
+        frame(b"a", mask=None),
+        frame(b"a", BINARY),
+        frame(b"a", 0x01),
+        frame(b"a", 0xC1),
+        frame(b"a" * 101),
+        frame(b"a" * 126),
+        frame(b"a" * 128),
+    ):
+        assert incoming.sole(other) is None
+    begun = frame(frame(b"a"), mask=b"\0\0\0\0")
+    assert list(incoming.feed(begun[:6])) == []
+    assert incoming.sole(begun[6:]) is None
+    (found,) = incoming.feed(begun[6:])
+    assert isinstance(found, Frame)
+    assert found.data == frame(b"a")
+    assert incoming.sole(frame(b"a")) == b"a"
+    # In the middle of a message it is for the core to object.
+    assert len(list(incoming.feed(frame(b"b", 0x01)))) == 1
+    assert incoming.sole(frame(b"a")) is None
 
 
 ORDINARY = [frame(b"a" * size) for size in (0, 1, 125, 126, 300, 999)]
