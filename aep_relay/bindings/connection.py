@@ -53,7 +53,7 @@ class Connection:
         self.close_code = 1000
         self.heard_at = trio.current_time()
         self.deadline = self.heard_at + self.interval_seconds
-        """When the next heartbeat is due (``deadlines.Waiting``)."""
+        """When the next heartbeat is due (``deadlines.Watched``)."""
         self.holder: Holder | None = None
         """Whose token opened it; None where there are no tokens, as on a pipe."""
         self._nursery = nursery
@@ -125,15 +125,15 @@ class Connection:
         """Call the reader off whatever it waits for: there is news of the connection itself."""
         self.wire.interrupt()
 
-    # deadlines.Waiting
+    # deadlines.Watched
 
-    def expire(self) -> None:
+    def fall_due(self, now: float) -> None:
         """Send a heartbeat, or end a connection that has been silent for too long."""
-        self.deadline = trio.current_time() + self.interval_seconds
-        self.heartbeat()
+        self.deadline = now + self.interval_seconds
+        self.heartbeat(now)
 
-    def heartbeat(self) -> None:
-        """What is due once every ``ping_interval_seconds``; bindings say what."""
+    def heartbeat(self, now: float) -> None:
+        """What is due once every ``ping_interval_seconds``, at ``now``; bindings say what."""
 
     async def _write(self) -> None:
         service, peer = self.service, self._peer

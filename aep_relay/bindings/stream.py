@@ -37,6 +37,10 @@ MAX_IGNORED_BYTES = 64 * 1024
 """What a client may send after its request; it has nothing to say here."""
 
 
+_PINGS = {Framing.SSE: sse.chunk(sse.PING), Framing.SSE_UNCHUNKED: sse.PING}
+"""The heartbeat as it is carried, made once for all."""
+
+
 class Wanted(NamedTuple):
     """What a request asks to be streamed."""
 
@@ -123,10 +127,11 @@ class Stream(Connection):
 
     __slots__ = ()
 
-    def heartbeat(self) -> None:
+    def heartbeat(self, now: float) -> None:
         """Send ``: ping``, unless more than that is pending anyway (AEP-0003 §3.3.4)."""
-        if not self.peer.outbox:
-            self.peer.push(self.framed(sse.PING))
+        peer = self._peer
+        if not peer.outbox:
+            peer.push(_PINGS[peer.framing])
 
     def framed(self, message: bytes) -> bytes:
         """Return ``message`` as this response carries it."""

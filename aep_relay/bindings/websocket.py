@@ -8,6 +8,7 @@ or the hello rule make final.
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -103,10 +104,9 @@ class Socket(Connection):
         self.protocol.parser.close()
         self.protocol.parser_exc = None
 
-    def heartbeat(self) -> None:
+    def heartbeat(self, now: float) -> None:
         """Send ``ping``, or end a connection that has been silent for too long (AEP-0003 §3.5.5)."""
         limits = self.service.limits
-        now = trio.current_time()
         if self.hello is None:
             self.refuse(HelloRequired(f"no hello came within {limits.hello_timeout_seconds:g} seconds"))
             self._fail("hello-timeout", CloseCode.POLICY_VIOLATION)
@@ -118,9 +118,10 @@ class Socket(Connection):
         if now >= silent_at:
             self._fail("ping-timeout", CloseCode.POLICY_VIOLATION)
             return
-        if not self.peer.outbox:
-            self.peer.push(frames.text_frame(frames.ping(int(time.time() * 1000))))
-        self.deadline = min(now + self.interval_seconds, silent_at)
+        if not self._peer.outbox:
+            self._peer.push(_ping(int(time.time() * 1000)))
+        if silent_at < self.deadline:
+            self.deadline = silent_at
 
     async def run(self, data: bytes) -> None:
         """Handle what the peer sends, beginning with ``data``, until either side ends."""
@@ -368,6 +369,12 @@ class Socket(Connection):
             self.protocol.send_close(self.close_code, self.close_reason or "")
         self._keep_close()
         return self._close
+
+
+@lru_cache(maxsize=1)
+def _ping(t: int) -> bytes:
+    """Return the ping of the millisecond ``t``, which goes to many."""
+    return frames.text_frame(frames.ping(t))
 
 
 _HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {

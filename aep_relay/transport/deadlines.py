@@ -19,8 +19,8 @@ SWEEP_SECONDS = 1.0
 
 _SLICE = 2_000
 """So many are looked at before other tasks get a turn."""
-_DUE_SLICE = 100
-"""So many are called, each to send something perhaps, before other tasks get a turn."""
+_DUE_SLICE = 200
+"""So many are called, each to send something perhaps, before other tasks get a turn: a millisecond or two."""
 
 
 class Waiting(Protocol):
@@ -31,6 +31,19 @@ class Waiting(Protocol):
 
     def expire(self) -> None:
         """Give the wait up. Must not raise; called at least once after ``deadline``."""
+
+
+class Watched(Protocol):
+    """What is due at long intervals."""
+
+    deadline: float
+    """In ``trio.current_time()`` seconds."""
+
+    def fall_due(self, now: float) -> None:
+        """Do what is due, and set the next deadline. Must not raise; called soon after ``deadline`` has passed.
+
+        ``now`` is the time, looked up once for many.
+        """
 
 
 class Deadlines:
@@ -46,24 +59,29 @@ class Deadlines:
     def __init__(self) -> None:
         self.waiting: set[Waiting] = set()
         """Whoever waits adds itself before and removes itself after, in ``finally``."""
-        self._watched: dict[Waiting, int] = {}
-        self._slots: dict[int, dict[Waiting, None]] = {}
+        self._watched: dict[Watched, int] = {}
+        self._slots: dict[int, dict[Watched, None]] = {}
 
-    def watch(self, waiting: Waiting) -> None:
-        """Call ``expire`` whenever ``waiting.deadline`` has passed, until ``forget``.
+    def watch(self, watched: Watched) -> None:
+        """Call ``fall_due`` whenever ``watched.deadline`` has passed, until ``forget``.
 
-        It sets its next deadline itself. To be called again when the deadline is brought forward.
+        To be called again when the deadline is brought forward.
         """
-        slot = int(waiting.deadline / SWEEP_SECONDS) + 1
-        self.forget(waiting)
-        self._watched[waiting] = slot
-        self._slots.setdefault(slot, {})[waiting] = None
+        self.forget(watched)
+        self._enter(watched)
 
-    def forget(self, waiting: Waiting) -> None:
-        """Watch ``waiting`` no longer, and hold nothing of it: peers come and go faster than deadlines pass."""
-        slot = self._watched.pop(waiting, None)
+    def forget(self, watched: Watched) -> None:
+        """Watch it no longer, and hold nothing of it: peers come and go faster than deadlines pass."""
+        slot = self._watched.pop(watched, None)
         if slot is not None:
-            self._slots.get(slot, {}).pop(waiting, None)
+            self._slots.get(slot, {}).pop(watched, None)
+
+    def _enter(self, watched: Watched) -> None:
+        self._watched[watched] = slot = int(watched.deadline / SWEEP_SECONDS) + 1
+        found = self._slots.get(slot)
+        if found is None:
+            found = self._slots[slot] = {}
+        found[watched] = None
 
     async def run(self) -> NoReturn:
         """Look once every ``SWEEP_SECONDS``, as a slot begins, until cancelled."""
@@ -87,12 +105,15 @@ class Deadlines:
     async def _call_due(self) -> None:
         last = int(trio.current_time() / SWEEP_SECONDS)
         for slot in sorted(number for number in self._slots if number <= last):
-            for count, waiting in enumerate(self._slots.pop(slot)):
+            now = trio.current_time()
+            for count, watched in enumerate(self._slots.pop(slot)):
                 if count % _DUE_SLICE == _DUE_SLICE - 1:
                     await trio.lowlevel.checkpoint()
-                if self._watched.get(waiting) != slot:
+                    now = trio.current_time()
+                if self._watched.get(watched) != slot:
                     continue
-                if waiting.deadline <= trio.current_time():
-                    waiting.expire()
-                if waiting in self._watched:
-                    self.watch(waiting)
+                if watched.deadline <= now:
+                    watched.fall_due(now)
+                # Unless it has been forgotten meanwhile, or watched anew.
+                if self._watched.get(watched) == slot:
+                    self._enter(watched)

@@ -85,9 +85,10 @@ class Watched:
         self.expired_at: list[float] = []
         deadlines.watch(self)
 
-    def expire(self) -> None:
-        self.expired_at.append(trio.current_time())
-        self.deadline = trio.current_time() + self.interval_seconds
+    def fall_due(self, now: float) -> None:
+        assert now == trio.current_time()
+        self.expired_at.append(now)
+        self.deadline = now + self.interval_seconds
 
 
 async def test_what_is_watched_is_called_whenever_it_is_due(autojump_clock: MockClock) -> None:
@@ -128,3 +129,47 @@ async def test_nothing_is_held_of_what_is_forgotten(autojump_clock: MockClock) -
     del watched
     gc.collect()
     assert gone() is None
+
+
+class Restless(Watched):
+    """Watches itself anew or forgets itself when it is due, and takes others with it."""
+
+    def __init__(self, deadlines: Deadlines, deadline: float) -> None:
+        super().__init__(deadlines, deadline, 5)
+        self.deadlines = deadlines
+        self.others: list[Watched] = []
+
+    def fall_due(self, now: float) -> None:
+        super().fall_due(now)
+        for other in self.others:
+            self.deadlines.forget(other)
+        self.deadlines.watch(self)
+
+
+async def test_what_is_due_may_watch_and_forget(autojump_clock: MockClock) -> None:
+    deadlines = Deadlines()
+    first, second = Restless(deadlines, 2.5), Restless(deadlines, 2.5)
+    first.others, second.others = [second], [first]
+    alone = Restless(deadlines, 2.5)
+    alone.others = [alone]
+    await run_for(deadlines, 20)
+    assert sorted([first.expired_at, second.expired_at]) == [[], [3, 9, 15]]
+    assert alone.expired_at == [3, 9, 15]
+
+
+async def test_others_get_a_turn_while_many_are_due(autojump_clock: MockClock) -> None:
+    deadlines = Deadlines()
+    many = [Watched(deadlines, 0.5, 100) for _ in range(2_000)]
+    seen = []
+
+    async def watch() -> None:
+        await trio.sleep(SWEEP_SECONDS)
+        for _ in range(15):
+            seen.append(sum(1 for watched in many if watched.expired_at))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_for, deadlines, 2)
+        nursery.start_soon(watch)
+    assert len({count for count in seen if 0 < count < 2_000}) >= 5
+    assert all(len(watched.expired_at) == 1 for watched in many)
