@@ -141,6 +141,7 @@ class _Parts:
         """Start what goes on beside the connections, as long as the relay runs."""
         service = self.service
         background.start_soon(service.deadlines.run)
+        background.start_soon(service.attendant.run)
         background.start_soon(service.flush_left_over)
         background.start_soon(_abort_stalled, service)
         background.start_soon(watch_expiry, service)

@@ -9,6 +9,7 @@ import trio
 
 from aep_relay.bindings.forwarded import Forwarded
 from aep_relay.protocol import discovery
+from aep_relay.transport.attendant import Attendant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ class Service:
         self.relay = relay
         self.authority = authority
         self.deadlines = deadlines
+        self.attendant = Attendant()
         self.inspector: Inspector | None = None
         """Checks identity cards; None when nobody does."""
         self.log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -34,6 +34,7 @@ from aep_relay.protocol.errors import frame as error_frame
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.hello import answer, parse_hello
+from aep_relay.transport.attendant import READ_BYTES
 from aep_relay.transport.incoming import Incoming
 from aep_relay.transport.wire import BrokenWire, Interrupted
 
@@ -125,19 +126,39 @@ class Socket(Connection):
 
     async def run(self, data: bytes) -> None:
         """Handle what the peer sends, beginning with ``data``, until either side ends."""
+        wire, idle = self.wire, False
         while self.close_reason is None:
             if data:
-                await self._feed(data)
-                if self.protocol.close_rcvd is not None or self.close_reason is not None:
-                    return
+                idle = self._is_pong(data)
+                if not idle:
+                    await self._feed(data)
+                    if self.protocol.close_rcvd is not None or self.close_reason is not None:
+                        return
+                    # Consumers are here to listen; but one that says much may not be at its end yet.
+                    idle = self.peer.role == "consumer" and len(data) < READ_BYTES
             try:
-                data = await self.wire.receive_some()
+                # Who has answered a ping, and said nothing else, is most likely to say nothing else next time.
+                data = await (
+                    wire.receive_beyond(self.service.attendant, self._is_pong)
+                    if idle
+                    else wire.receive_some()
+                )
             except Interrupted:
                 data = b""
                 continue
             if not data:
                 return
             self.heard_at = trio.current_time()
+
+    def _is_pong(self, data: bytes) -> bool:
+        """Whether ``data`` is a ``pong`` and nothing else: it is a sign of life, and asks for nothing."""
+        if self.hello is None:
+            return False
+        text = self._incoming.sole(data)
+        if text is None or not frames.is_pong(text):
+            return False
+        self.heard_at = trio.current_time()
+        return True
 
     async def _feed(self, data: bytes) -> None:
         protocol, service = self.protocol, self.service

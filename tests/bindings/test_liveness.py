@@ -2,22 +2,92 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import socket
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 from websockets.frames import Frame, Opcode
 
+from aep_relay.bindings import router
 from aep_relay.hub.limits import Limits
-from tests.bindings.served import JSON, Served, event, request, serving, settle, take_answer
+from aep_relay.transport.wire import Wire
+from tests.bindings.served import (
+    JSON,
+    Served,
+    Socket,
+    event,
+    hello,
+    request,
+    serving,
+    settle,
+    take_answer,
+)
+from tests.fakes.wire import MemoryWire
 
 if TYPE_CHECKING:
-    from tests.bindings.served import Socket
+    from collections.abc import AsyncIterator, Mapping
+
     from tests.fakes.log import Log
 
 STEP_SECONDS = 0.02
 """How exactly time is watched."""
+
+
+READER = "serve"
+"""The task that serves a connection."""
+
+
+class Steps(trio.abc.Instrument):
+    """Notes which tasks were woken."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.names.add(task.coro.__qualname__)
+
+
+class FarEnd(MemoryWire):
+    """The far end of a connection that is a real one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._sock = sock
+        sock.setblocking(False)
+
+    def feed(self, data: bytes) -> None:
+        self._sock.sendall(data)
+
+    def take_sent(self) -> bytes:
+        try:
+            return self._sock.recv(65536)
+        except BlockingIOError:
+            return b""
+
+
+@asynccontextmanager
+async def real_socket(relay: Served) -> AsyncIterator[Socket]:
+    """Open a WebSocket to ``relay`` over real sockets; nothing is said on it yet."""
+    ours, theirs = socket.socketpair()
+    with closing(theirs):
+        assert relay.service.admit()
+        relay.nursery.start_soon(relay.service.attendant.run)
+        relay.nursery.start_soon(router.serve, relay.service, Wire(ours))
+        client = Socket(FarEnd(theirs))
+        client.shake_hands("", {})
+        await answers(client)
+        yield client
+
+
+async def answers(client: Socket, *messages: Mapping[str, object]) -> list[Any]:
+    """Say ``messages`` and return what comes: what is sent on this machine is there at once."""
+    if messages:
+        client.say(*messages)
+    await settle()
+    return client.heard()
 
 
 async def until_closed(socket: Socket, limit_seconds: float = 200) -> float:
@@ -135,6 +205,48 @@ class TestPing:
                 await trio.sleep(60)
                 wire.feed(Frame(Opcode.PONG, b"").serialize(mask=True) if binding == "socket" else b"x")
             assert peer.outbox.queued_bytes == queued
+
+    @pytest.mark.parametrize("role", ["consumer", "both"])
+    async def test_a_pong_wakes_nobody_and_all_else_is_heard(self, role: str) -> None:
+        async with serving() as relay, real_socket(relay) as socket:
+            assert [message["type"] for message in await answers(socket, hello(role))] == ["hello"]
+            assert await answers(socket, {"type": "pong", "t": 0}) == []
+            steps = Steps()
+            trio.lowlevel.add_instrument(steps)
+            for t in range(1, 4):
+                assert await answers(socket, {"type": "pong", "t": t}) == []
+            trio.lowlevel.remove_instrument(steps)
+            assert "Attendant.run" in steps.names
+            assert not any(name.endswith(READER) for name in steps.names)
+            ping, pong = (Frame(Opcode.TEXT, b'{"type":"%b","t":1}' % name) for name in (b"ping", b"pong"))
+            said, heard = ping.serialize(mask=True), pong.serialize(mask=True)
+            for data in (
+                said[:9],
+                said[9:],
+                heard,
+                heard + said,
+                said + heard,
+                heard,
+                said + heard[:9],
+                heard[9:],
+            ):
+                socket.wire.feed(data)
+                await settle()
+            assert await answers(socket) == [{"type": "pong", "t": 1}] * 4
+            long = {"type": "unsubscribe", "id": "a", "padding": "x" * 1000}
+            for messages in ([long], [{"type": "pong", "t": 5}, long, {"type": "pong", "t": 6}]):
+                assert await answers(socket, *messages) == [{"type": "unsubscribed", "id": "a"}]
+            assert await answers(socket, {"type": "pong", "t": 7}) == []
+            (peer,) = relay.relay.peers.values()
+            relay.relay.close(peer, "shutdown", 1001)
+            assert (await answers(socket))[0]["type"] == "closing"
+            assert socket.closed == 1001
+
+    async def test_a_pong_is_no_hello(self) -> None:
+        async with serving() as relay, real_socket(relay) as socket:
+            (error, *_) = await answers(socket, {"type": "pong", "t": 0})
+            assert error["code"] == "hello-required"
+            assert socket.closed == 1002
 
     async def test_intervals_are_settings(self, autojump_clock: MockClock) -> None:
         async with serving(Limits(ping_interval_seconds=5, ping_timeout_seconds=12)) as relay:
