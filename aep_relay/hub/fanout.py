@@ -8,6 +8,7 @@ connection, in slices, so that its caller can let other tasks run in between. No
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from aep_relay.hub import notices
@@ -46,6 +47,9 @@ END_COST_BYTES = 2 * 1024 * 1024
 
 BACKLOG_COST_BYTES = 16 * 1024 * 1024
 """When flushing what was published would cost this much, ingestion has to flush before it goes on."""
+
+FORGOTTEN_AT_A_TIME = 4
+"""Sessions that a full table is looked through for, with each one that it takes in."""
 
 NOTICE = SEVERITY_RANK["notice"]
 
@@ -256,9 +260,14 @@ class FanOut:
         base[session] = position
 
     def _forget_gone(self, table: dict[str, Any]) -> None:
-        """Drop what is remembered of sessions that are wholly evicted: of them there is nothing to resume."""
-        for name in [name for name in table if self._store.get(name) is None]:
-            del table[name]
+        """Drop what is remembered of sessions that are wholly evicted: of them there is nothing to resume.
+
+        Some of the oldest each time, which is enough: at least half are gone, and thousands of groups may be as full.
+        """
+        for name in list(islice(table, FORGOTTEN_AT_A_TIME)):
+            remembered = table.pop(name)
+            if self._store.get(name) is not None:
+                table[name] = remembered
 
     def _track(self, groups: list[Group], session: str, stamp: int, position: Position) -> None:
         # One for all of them: thousands may have the same.

@@ -9,6 +9,7 @@ import pytest
 
 from aep_relay.hub import fanout
 from aep_relay.hub import relay as relay_module
+from aep_relay.hub.store import Store
 from aep_relay.protocol import filters
 from aep_relay.protocol import framing as framing_module
 from aep_relay.protocol.framing import Framing
@@ -17,6 +18,7 @@ from tests.fakes.sink import MemorySink, ids, received, texts
 from tests.hub.build import consumer, drain, event, flush, ingest, relay, sink
 
 if TYPE_CHECKING:
+    from aep_relay.hub.buffer import SessionBuffer
     from aep_relay.protocol.event import Event
 
 
@@ -258,6 +260,29 @@ def test_tracks_of_sessions_that_are_gone_are_forgotten() -> None:
     hub.detach(peer)
     assert not group.tracks, "who is left reports no positions"
     hub.detach(other)
+
+
+def test_a_full_table_is_looked_through_by_and_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = relay(max_sessions=100)
+    consumer(hub)
+    (group,) = hub.fanout.index.groups.values()
+    for number in range(200):
+        ingest(hub, event("a", 1, session=f"s{number}"))
+    assert len(group.tracks) == 200
+    looked_for: list[str] = []
+    get = Store.get
+
+    def noted(store: Store, name: str) -> SessionBuffer | None:
+        looked_for.append(name)
+        return get(store, name)
+
+    monkeypatch.setattr(Store, "get", noted)
+    for number in range(200, 600):
+        looked_for.clear()
+        ingest(hub, event("a", 1, session=f"s{number}"))
+        assert len(looked_for) <= fanout.FORGOTTEN_AT_A_TIME + 2
+        assert len(group.tracks) <= 250
+    assert set(hub.store) <= set(group.tracks), "what is held can be resumed"
 
 
 def test_sse_alone_keeps_no_tracks() -> None:
