@@ -182,13 +182,14 @@ class FanOut:
         outbox, cohort = peer.outbox, peer.cohort
         queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
         crowded = queued_bytes > outbox.soft_limit_bytes
+        matching = set(groups)
         serving: dict[Group, None] = {}
         losses: list[Subscription] = []
         for subscription in peer.subscriptions.values():
             group = subscription.group
             if (
                 group is not None
-                and group in groups
+                and group in matching
                 and not self._leaves(peer, subscription, event, key, crowded=crowded)
             ):
                 serving[group] = None
