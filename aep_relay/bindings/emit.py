@@ -13,7 +13,8 @@ import trio
 from aep_relay.bindings import large
 from aep_relay.bindings.turn import Turn
 from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
-from aep_relay.protocol.event import BatchDecoder, Shape, decode
+from aep_relay.protocol.batch import BatchDecoder
+from aep_relay.protocol.event import Shape, decode
 
 if TYPE_CHECKING:
     from aep_relay.bindings.auth import Holder

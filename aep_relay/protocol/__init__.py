@@ -8,7 +8,8 @@ In reading order:
 - ``registry``: severities, capture levels, categories, registered types and their payload fields.
 - ``jsontext``: RFC 8259 text where msgspec alone is not exact enough: integers, duplicate members, nesting.
 - ``position``: ``(epoch, seq)``, resume points, SSE event ids.
-- ``grammar``, ``envelope``, ``event``: the envelope; ``event.decode`` is where every Event comes in.
+- ``grammar``, ``envelope``, ``event``: the envelope; ``event.decode`` is where every Event comes in, and
+  ``event.decode_together`` where many do at once. ``batch``: NDJSON bodies.
 - ``filters``: the attr-match dialect. ``capture``: down-leveling an Event to a ceiling. ``redaction``: of free text.
 - ``schema``, ``adapter``: what a payload may hold, and what an adapter owes before it emits it.
 - ``jsonl``: lines in, lines out. ``sse``: messages, comments and chunks out.

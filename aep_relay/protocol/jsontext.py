@@ -26,6 +26,9 @@ MAX_NESTING_LEVELS: Final = 256
 """Objects and arrays within one another, the outermost included. Deeper text is refused: a fixed bound,
 well within the interpreter's stack, so that the same bytes are refused wherever they come in."""
 
+SURELY_FLAT_BYTES: Final = 2 * MAX_NESTING_LEVELS
+"""No text up to this length nests deeper."""
+
 MAX_CONTAINERS: Final = 1 << 17
 """Objects and arrays in one text. Their nesting is counted one by one, so their number bounds what that takes."""
 
@@ -110,7 +113,7 @@ def check_structure(raw: bytes) -> None:
     not JSON it may say either.
     """
     size = len(raw)
-    if size <= 2 * MAX_NESTING_LEVELS:
+    if size <= SURELY_FLAT_BYTES:
         return
     if size > _LEAST_MEMBER_BYTES * MAX_MEMBERS and raw.count(b":") > MAX_MEMBERS:
         _check_count(_marks(raw, b":"), MAX_MEMBERS, f"more than {MAX_MEMBERS} members")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aep_relay.protocol.batch import BatchDecoder
 from aep_relay.protocol.errors import BatchTooLarge, EventTooLarge, InvalidEvent
-from aep_relay.protocol.event import BatchDecoder, Event
+from aep_relay.protocol.event import Event
 from tests.protocol.samples import BASE, text
 
 MIB = 1 << 20
