@@ -5,20 +5,38 @@ A connection claims a session by sending a session-scoped Event for it; the clai
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterator
 
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.policy import Grants
 
+STEP_CLAIMS = 256
+"""So many are written before others may have a turn: under a millisecond, whatever a token lets be seen."""
+
+MAX_PASSES = 10
+"""So often a roster is brought up to date with what was claimed while it was being written."""
 
 _ENTRY_BYTES = len('{"session":"",},')
 
 _write = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class _Written:
+    """What is written of one connection's part of a roster."""
+
+    begun: dict[str, bytes]
+    """Its claims, in their order: more may come, and none goes while the connection lasts."""
+    claims: int = 0
+    """How many of them have been looked at."""
+    parts: list[bytes] = field(default_factory=list)
 
 
 class Claims:
@@ -63,37 +81,60 @@ class Claims:
         """Return the live claimants of ``session``."""
         return list(self._by_session.get(session, ()))
 
-    def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
-        """Return one entry for each live claim that may be seen, declarations verbatim (AEP-0003 §4.1 rule 4).
+    def entries(self, grants: Grants | None = None) -> Iterator[dict[str, object]]:
+        """Yield one entry for each live claim that may be seen, declarations verbatim (AEP-0003 §4.1 rule 4).
 
-        Connection by connection, each one's in the order of its claims.
+        Connection by connection, each one's in the order of its claims. Others may claim and leave meanwhile.
         """
-        return [{"session": session} | declared(peer) for session, peer in self._seen(grants)]
+        for peer, begun in list(self._begun.items()):
+            for session in list(begun):
+                if grants is None or grants.may_meet(session, peer.agent):
+                    yield {"session": session} | declared(peer)
 
-    def roster_text(self, grants: Grants | None = None) -> msgspec.Raw:
-        """Return the same as JSON: how a session's entry begins is kept, and what a connection declared, which ends
-        each of its entries, is written once for all of them."""
-        entries: Mapping[Peer, Iterable[bytes]] = {
-            peer: begun.values() for peer, begun in self._begun.items()
-        }
-        if grants is not None and not grants.sees_all:
-            seen: dict[Peer, list[bytes]] = {}
-            for session, peer in self._seen(grants):
-                seen.setdefault(peer, []).append(self._begun[peer][session])
-            entries = seen
-        parts: list[bytes] = []
-        for peer, begun in entries.items():
-            # Of the object, what follows its brace.
-            rest = _write(declared(peer))[1:]
-            rest = b"," + rest if len(rest) > 1 else rest
-            parts.append((rest + b",").join(begun) + rest)
+    def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
+        """Return all entries as they are now."""
+        return list(self.entries(grants))
+
+    def write_roster(self, grants: Grants | None = None) -> Generator[None, None, msgspec.Raw]:
+        """Return the same as JSON, written in steps: after each others may have a turn, and claim and leave meanwhile.
+
+        What is returned is what holds in the end: what was written of who has left goes, what was claimed since comes.
+        How a session's entry begins is kept, and what a connection declared, which ends each of its entries, is
+        written once for many of them.
+        """
+        written: dict[Peer, _Written] = {}
+        for passes in range(MAX_PASSES + 1):
+            is_last = True
+            looked_at = 0
+            for peer, begun in list(self._begun.items()):
+                known = written.get(peer)
+                if known is None or known.begun is not begun:
+                    known = written[peer] = _Written(begun)
+                count = len(begun)
+                while known.claims < count:
+                    looked_at += _write_on(peer, known, grants)
+                    if looked_at >= STEP_CLAIMS and passes < MAX_PASSES:
+                        yield
+                        is_last = False
+                        looked_at = 0
+            if is_last:
+                break
+        parts = [part for peer in self._begun for part in written[peer].parts]
         return msgspec.Raw(b"[%b]" % b",".join(parts))
 
-    def _seen(self, grants: Grants | None) -> Iterator[tuple[str, Peer]]:
-        for peer, sessions in self._begun.items():
-            for session in sessions:
-                if grants is None or grants.may_meet(session, peer.agent):
-                    yield session, peer
+
+def _write_on(peer: Peer, written: _Written, grants: Grants | None) -> int:
+    """Write some more claims of ``peer``, those that may be seen; return at how many it looked."""
+    begun, start = written.begun, written.claims
+    fresh = list(islice(begun.items(), start, start + STEP_CLAIMS))
+    written.claims += len(fresh)
+    texts = [text for session, text in fresh if grants is None or grants.may_meet(session, peer.agent)]
+    if texts:
+        # Of the object, what follows its brace.
+        rest = _write(declared(peer))[1:]
+        rest = b"," + rest if len(rest) > 1 else rest
+        written.parts.append((rest + b",").join(texts) + rest)
+    return len(fresh)
 
 
 def added_by(peer: Peer, session: str) -> int:

@@ -145,7 +145,7 @@ def _introspection(app: QuartTrio, observer: Observer) -> None:
 
     @app.get("/roster")
     async def roster() -> Response:
-        return _stream(views.listing("entries", service.relay.roster))
+        return _stream(views.listing("entries", service.relay.claims.entries))
 
     @app.get("/config")
     async def config() -> Response:

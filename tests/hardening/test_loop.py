@@ -13,6 +13,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from aep_relay.bindings import turn
+from aep_relay.bindings.turn import Turn
+from aep_relay.config import Token
+from aep_relay.config.tokens import hash_of
+from aep_relay.hub import claims
 from aep_relay.hub.limits import Limits
 from tests.hardening.client import (
     CONTINUATION,
@@ -48,6 +53,24 @@ def held(relay: Inside, request: pytest.FixtureRequest) -> Iterator[None]:
         hold = longest()
     print(f"{request.node.name}: {hold.seconds * 1000:.1f} ms in {hold.task}")
     assert hold.seconds < HOLD_SECONDS, hold
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Have every turn be over at once, and note each time that a task lets others have theirs.
+
+    For what takes less than can be told from a slow machine's noise.
+    """
+    passed: list[None] = []
+    pass_on = Turn.pass_on
+
+    async def noted(self: Turn) -> None:
+        passed.append(None)
+        await pass_on(self)
+
+    monkeypatch.setattr(turn, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(Turn, "pass_on", noted)
+    return passed
 
 
 def repeated(data: bytes, size: int = 120_000) -> bytes:
@@ -238,6 +261,37 @@ def test_a_roster_of_ten_thousand_claims(relay: Inside, held: None) -> None:
             socket.pour(said({"type": "roster", "id": "r"}) * 20)
     finally:
         close_all(emitters)
+
+
+def test_a_roster_of_which_a_token_shows_a_part(turns: list[None]) -> None:
+    """Each claim is looked at; what the peer asked for behind it is answered behind it."""
+    tokens = [Token("some", ("consume", "emit"), hash_of("secret"), sessions=("claim-?*", "claim-*7"))]
+    with inside(tokens=tokens) as relay:
+        bearer = "Bearer secret"
+        emitters = [Socket(relay.port, Authorization=bearer).greet(role="emitter") for _ in range(4)]
+        try:
+            for number, emitter in enumerate(emitters):
+                emitter.send(b"".join(frame(event(0, f"claim-{number}-{i}7")) for i in range(900)))
+            assert all(emitter.is_alive() for emitter in emitters)
+            with Socket(relay.port, Authorization=bearer) as socket:
+                socket.greet()
+                turns.clear()
+                socket.say({"type": "roster", "id": "r"}, {"type": "subscribe", "id": "s"})
+                assert len(socket.heard()["entries"]) == 3600
+                assert socket.heard() == {"type": "subscribed", "id": "s"}
+                assert len(turns) >= 3600 // (2 * claims.STEP_CLAIMS)
+        finally:
+            close_all(emitters)
+
+
+def test_ten_thousand_positions_are_judged_and_taken_in_turns(relay: Inside, turns: list[None]) -> None:
+    with Socket(relay.port) as socket:
+        socket.greet()
+        refusal = socket.subscribe("a", **{"from": [*POSITIONS, 1]})
+        assert (refusal["code"], refusal["id"]) == ("invalid-filter", "a")
+        turns.clear()
+        assert socket.subscribe("a", **{"from": POSITIONS})["type"] == "subscribed"
+        assert len(turns) >= 2
 
 
 def test_a_listing_of_many_subscriptions(relay: Inside, held: None) -> None:

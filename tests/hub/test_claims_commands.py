@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aep_relay.hub import catchup
-from aep_relay.hub.policy import ANONYMOUS, FULL, Grants, Patterns
+from aep_relay.hub.policy import ANONYMOUS, FULL, Grants
 from aep_relay.protocol import filters
 from aep_relay.protocol.errors import Refusal
 from aep_relay.protocol.framing import Framing
@@ -358,19 +357,6 @@ def test_claims_are_bounded_by_what_they_add_to_a_roster() -> None:
     declaring.declared_bytes = 1_500
     assert hub.ingest(event("d", 1, session="d"), declaring) is None
     assert code(hub.ingest(event("e", 1, session="e"), declaring)) == "limit-exceeded"
-
-
-def test_the_roster_as_text_says_the_same() -> None:
-    hub = relay()
-    told = emitter(hub, "s", 'of "t"')
-    told.identity = {"agent": "coder", "instance": None}
-    told.control, told.emits = {"accepts": ["control.cancel"]}, ["tool"]
-    emitter(hub, "s", "u")
-    assert json.loads(bytes(hub.claims.roster_text())) == hub.roster()
-    some = Grants(authenticated=True, sessions=Patterns(("s*",)))
-    assert json.loads(bytes(hub.claims.roster_text(some))) == hub.roster(some)
-    assert 0 < len(hub.roster(some)) < len(hub.roster())
-    assert len(hub.roster()) == 4
 
 
 def test_filters_and_positions_are_bounded_for_each_connection() -> None:
