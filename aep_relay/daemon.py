@@ -34,7 +34,7 @@ from aep_relay.transport.response import refusal
 from aep_relay.upstream.chain import Chain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aep_relay.config import Config
     from aep_relay.transport.wire import Wire
@@ -150,10 +150,7 @@ class _Parts:
         background.start_soon(self.reloader.run)
         background.start_soon(self.chain.run)
         if service.config.operator.enabled:
-            # It brings more modules than all the rest: who does not want it should not wait for them.
-            from aep_relay.ops import plane
-
-            background.start_soon(plane.run, service)
+            background.start_soon(_operate, service)
 
 
 def _listening(
@@ -171,6 +168,19 @@ def _listening(
             descriptors=descriptors,
         )
     return addresses
+
+
+async def _operate(service: Service) -> None:
+    """Run the operator plane, which takes a quarter of a second to import: in a thread, so that nobody waits for it."""
+    run = await trio.to_thread.run_sync(_load_operator_plane)
+    await run(service)
+
+
+def _load_operator_plane() -> Callable[[Service], Awaitable[None]]:
+    # It brings more modules than all the rest: who does not want it should not wait for them either.
+    from aep_relay.ops import plane
+
+    return plane.run
 
 
 async def _report(manager: systemd.Manager, service: Service, reloader: Reloader) -> None:
