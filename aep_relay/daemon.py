@@ -22,6 +22,7 @@ from aep_relay import __version__, process, systemd
 from aep_relay.bindings import cards, router
 from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
+from aep_relay.bindings.turn import Turn
 from aep_relay.config import inheriting, split_bind
 from aep_relay.config.capturing import redactor
 from aep_relay.hub.relay import Relay
@@ -311,8 +312,12 @@ async def drain(service: Service) -> None:
         DRAIN_SPREAD_SECONDS, service.limits.drain_timeout_seconds / 2, len(peers) * SPREAD_SECONDS_EACH
     )
     for start in range(0, len(peers), DRAIN_GROUP):
+        turn = Turn()
         for peer in peers[start : start + DRAIN_GROUP]:
             relay.close(peer, "shutdown", 1001)
+            if turn.over:
+                # To work out what was delivered may take some milliseconds each.
+                await turn.pass_on()
         await trio.sleep(spread / len(peers) * DRAIN_GROUP * 2 * random.random())  # noqa: S311
     if service.unused:
         await trio.sleep(min(FIRST_REQUEST_SECONDS, service.limits.drain_timeout_seconds / 2))

@@ -22,6 +22,7 @@ import trio
 
 from aep_relay import logs
 from aep_relay.bindings import cards
+from aep_relay.bindings.turn import Turn
 from aep_relay.config import Config, ConfigError, check
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ Prepare = Callable[[Config], TakeOver]
 EXPIRY_CHECK_SECONDS = 1.0
 POLICY_VIOLATION = 1008
 """WebSocket close code (RFC 6455 §7.4.1)."""
-_CLOSED_PER_TURN = 64
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -174,8 +174,10 @@ async def watch_expiry(service: Service) -> NoReturn:
 
 
 async def end(service: Service, endings: Iterable[Ending]) -> None:
-    """Close connections, each with its reason, in slices."""
-    for count, (connection, reason) in enumerate(endings, 1):
+    """Close connections, each with its reason; others have their turns in between."""
+    turn = Turn()
+    for connection, reason in endings:
         service.relay.close(connection.peer, reason, POLICY_VIOLATION)
-        if count % _CLOSED_PER_TURN == 0:
-            await trio.lowlevel.checkpoint()
+        if turn.over:
+            # To work out what was delivered may take some milliseconds each.
+            await turn.pass_on()
