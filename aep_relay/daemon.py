@@ -305,7 +305,7 @@ async def drain(service: Service) -> None:
     """End every connection on purpose, each with its farewell (AEP-0003 §3.5.4), spread by jitter."""
     relay = service.relay
     await service.flush()
-    service.end_idle()
+    await service.end_idle()
     peers = list(relay.peers.values())
     random.shuffle(peers)
     spread = min(
@@ -321,7 +321,7 @@ async def drain(service: Service) -> None:
         await trio.sleep(spread / len(peers) * DRAIN_GROUP * 2 * random.random())  # noqa: S311
     if service.unused:
         await trio.sleep(min(FIRST_REQUEST_SECONDS, service.limits.drain_timeout_seconds / 2))
-        service.end_idle(unused=True)
+        await service.end_idle(unused=True)
 
 
 def _text(address: object) -> str:

@@ -8,6 +8,7 @@ import structlog
 import trio
 
 from aep_relay.bindings.forwarded import Forwarded
+from aep_relay.bindings.turn import Turn
 from aep_relay.protocol import discovery
 from aep_relay.transport.attendant import Attendant
 
@@ -82,14 +83,18 @@ class Service:
         self.open_connections += 1
         return True
 
-    def end_idle(self, *, unused: bool = False) -> None:
+    async def end_idle(self, *, unused: bool = False) -> None:
         """End the kept-alive connections that are between two requests, and if ``unused``, those before the first.
 
         Who has just connected is about to send a request, and unlike others does not expect to find the end instead.
         """
-        for reader in self.readers:
+        turn = Turn()
+        for reader in list(self.readers):
             if reader.idle and (unused or reader not in self.unused):
                 reader.expire()
+            if turn.over:
+                # There may be twenty thousand, and to wake each takes a while.
+                await turn.pass_on()
 
     async def flush(self) -> None:
         """Hand what was ingested to the sockets, letting other tasks run between slices."""

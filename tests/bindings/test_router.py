@@ -245,7 +245,7 @@ class TestDraining:
             wire.feed(whole[:-5])
             await settle()
             relay.service.draining = True
-            relay.service.end_idle()
+            await relay.service.end_idle()
             wire.feed(whole[-5:])
             await settle()
             answer, _ = take_answer(wire.take_sent())
@@ -260,7 +260,7 @@ class TestDraining:
             await settle()
             used.take_sent()
             relay.service.draining = True
-            relay.service.end_idle()
+            await relay.service.end_idle()
             await settle()
             assert [wire.closed for wire in (fresh, used, begun, silent)] == [False, True, False, False]
             assert used.take_sent() == b""
@@ -269,7 +269,7 @@ class TestDraining:
             await settle()
             for wire in (fresh, begun):
                 assert take_answer(wire.take_sent())[0].status == 503
-            relay.service.end_idle(unused=True)
+            await relay.service.end_idle(unused=True)
             await settle()
             assert (silent.closed, silent.take_sent()) == (True, b"")
             assert relay.service.unused == set()

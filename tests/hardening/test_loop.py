@@ -414,3 +414,17 @@ def test_one_stream_beside_another(relay: Inside, held: None) -> None:
     with Stream(relay.port, "?filter={%22session%22:%22wide%22}"):
         for number in range(3):
             ask(relay.port, post(event(number, "wide", id=f"w{number}", data={"a": "x" * (3 * MIB)})))
+
+
+def test_very_many_connections_end_in_turns(turns: list[None]) -> None:
+    with inside() as relay:
+        idle = [Raw(relay.port) for _ in range(40)]
+        sockets = [Socket(relay.port).greet(role="consumer") for _ in range(40)]
+        for raw in idle:
+            raw.send(request("GET", "/healthz"))
+            assert raw.answer().status == 200
+        turns.clear()
+        relay.stop()
+        assert len(turns) >= len(idle) + len(sockets)
+        assert {socket.until_closed().reason for socket in sockets} == {"shutdown"}
+        close_all([*idle, *sockets])
