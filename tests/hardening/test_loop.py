@@ -340,6 +340,29 @@ def test_a_connection_with_many_subscriptions_that_ends(relay: Inside, held: Non
         assert farewell.texts[0]["delivered"]
 
 
+def test_many_subscriptions_of_one_that_does_not_read() -> None:
+    """All of them match: what the queue holds is remembered for each, and gone through when it is too much."""
+    limits = Limits(soft_limit_bytes=256 * 1024, hard_limit_bytes=512 * 1024, max_event_bytes=128 * 1024)
+    with inside(limits) as relay, Socket(relay.port, receive_buffer_bytes=2048) as socket:
+        socket.greet(role="consumer")
+        for number in range(120):
+            socket.say({"type": "subscribe", "id": str(number), "filter": {"run": ["u", str(number)]}})
+        assert socket.is_alive()
+        disconnects = relay.service.relay.stats.disconnects
+        with relay.holds() as longest:
+            for start in itertools.count(0, 1000):
+                lines = [
+                    event(number, f"u-{number % 100}", run="u", severity="notice", data={"a": "x" * 100})
+                    for number in range(start, start + 1000)
+                ]
+                assert ask(relay.port, post(b"\n".join(lines))).status == 202
+                if disconnects:
+                    break
+            hold = longest()
+        assert list(disconnects) == ["slow-consumer"]
+        assert hold.seconds < HOLD_SECONDS, hold
+
+
 def test_sessions_without_end(relay: Inside, held: None) -> None:
     """Each new session evicts an old one whole."""
     for start in range(0, 4000, 1000):
