@@ -291,7 +291,8 @@ async def _accept(
 async def _abort_stalled(service: Service) -> None:
     while True:
         await trio.sleep(min(5.0, service.limits.stalled_timeout_seconds / 4))
-        service.relay.abort_stalled(trio.current_time())
+        while service.relay.abort_stalled(trio.current_time()):
+            await trio.lowlevel.checkpoint()
 
 
 async def _force(signals: AsyncIterator[int]) -> None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aep_relay.hub.peer import Peer
 
+MAX_AT_ONCE = 64
+"""So many are found to be gone at a time: what the system holds for each takes a while to give up."""
+
 
 class Behind:
     """Connections with bytes pending."""
@@ -32,7 +35,10 @@ class Behind:
         self._peers.pop(peer, None)
 
     def stalled(self, now_seconds: float, timeout_seconds: float) -> list[Peer]:
-        """Return, and forget, the connections that took no byte for ``timeout_seconds`` while bytes were pending."""
+        """Return, and forget, connections that took no byte for ``timeout_seconds`` while bytes were pending.
+
+        At most ``MAX_AT_ONCE``: when it is as many, there may be more.
+        """
         found: list[Peer] = []
         for peer in list(self._peers):
             outbox = peer.outbox
@@ -44,4 +50,6 @@ class Behind:
             elif now_seconds - peer.progress[1] >= timeout_seconds:
                 del self._peers[peer]
                 found.append(peer)
+                if len(found) >= MAX_AT_ONCE:
+                    break
         return found

@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
-from aep_relay.hub.behind import Behind
+from aep_relay.hub.behind import MAX_AT_ONCE, Behind
+from aep_relay.hub.burst import cut
 from aep_relay.hub.catchup import CatchUp
 from aep_relay.hub.claims import Claims, added_by
 from aep_relay.hub.delivered import delivered
@@ -167,11 +168,14 @@ class Relay:
         """Watch a connection whose socket takes no more."""
         self._behind.watch(peer)
 
-    def abort_stalled(self, now_seconds: float) -> None:
-        """Abort connections that took no byte for ``stalled_timeout_seconds`` while bytes were pending."""
-        for peer in self._behind.stalled(now_seconds, self.limits.stalled_timeout_seconds):
+    def abort_stalled(self, now_seconds: float) -> bool:
+        """Abort connections that took no byte for ``stalled_timeout_seconds`` while bytes were pending; True when
+        there may be more."""
+        stalled = self._behind.stalled(now_seconds, self.limits.stalled_timeout_seconds)
+        for peer in stalled:
             self.stats.disconnected("stalled")
             peer.sink.abort("stalled")
+        return len(stalled) >= MAX_AT_ONCE
 
     # Events in
 

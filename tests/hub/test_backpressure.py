@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aep_relay.hub.behind import MAX_AT_ONCE
 from aep_relay.protocol import filters
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.position import ResumePoint
@@ -237,13 +238,24 @@ def test_one_that_takes_nothing_for_too_long_is_aborted() -> None:
     hub = relay(stalled_timeout_seconds=90)
     peer, idle = consumer(hub, capacity_bytes=0), consumer(hub)
     emit(hub, 0, 1)
-    hub.abort_stalled(0.0)
+    assert not hub.abort_stalled(0.0)
     hub.abort_stalled(89.9)
     assert sink(peer).aborted is None
     hub.abort_stalled(90.0)
     assert sink(peer).aborted == "stalled"
     assert sink(idle).aborted is None
     assert not hub._behind
+
+
+def test_very_many_are_aborted_a_few_at_a_time() -> None:
+    hub = relay(stalled_timeout_seconds=90)
+    peers = [consumer(hub, capacity_bytes=0) for _ in range(MAX_AT_ONCE + 5)]
+    emit(hub, 0, 1)
+    assert not hub.abort_stalled(0.0)
+    assert hub.abort_stalled(90.0)
+    assert [sink(peer).aborted for peer in peers].count("stalled") == MAX_AT_ONCE
+    assert not hub.abort_stalled(90.0)
+    assert {sink(peer).aborted for peer in peers} == {"stalled"}
 
 
 def test_one_that_is_patient_is_neither_aborted_nor_counted() -> None:
