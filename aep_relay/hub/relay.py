@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
 from aep_relay.hub.behind import MAX_AT_ONCE, Behind
-from aep_relay.hub.burst import cut
 from aep_relay.hub.catchup import CatchUp
 from aep_relay.hub.claims import Claims, added_by
 from aep_relay.hub.delivered import delivered
