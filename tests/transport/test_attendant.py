@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -150,13 +152,15 @@ async def test_closing_ends_the_wait(
 
 
 async def test_a_descriptor_is_used_again() -> None:
+    # One that nothing else takes meanwhile: the lowest that are free are given out.
+    descriptor = fcntl.fcntl(0, fcntl.F_DUPFD, 800)
+    os.close(descriptor)
     async with listening() as attendant:
-        seen = set()
         for _ in range(3):
             ours, theirs = socket.socketpair()
             with closing(ours), closing(theirs):
-                wire = Wire(ours)
-                seen.add(wire.fileno())
+                os.dup2(ours.fileno(), descriptor)
+                wire = Wire(socket.socket(fileno=descriptor))
                 with trio.move_on_after(0):
                     await wire.receive_beyond(attendant, is_small_talk)
                 theirs.sendall(b"own")
@@ -165,7 +169,6 @@ async def test_a_descriptor_is_used_again() -> None:
                     nursery.start_soon(_broken, wire, attendant)
                     await wait_all_tasks_blocked()
                     wire.close()
-        assert len(seen) == 1
 
 
 async def _broken(wire: Wire, attendant: Attendant) -> None:
@@ -253,8 +256,9 @@ async def test_a_failure_concerns_one_task_alone_and_leaves_no_cycle() -> None:
         theirs.close()
 
 
-async def test_others_get_a_turn_while_many_are_read() -> None:
-    pairs = [socket.socketpair() for _ in range(450)]
+async def test_others_get_a_turn_while_many_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aep_relay.transport.attendant._SLICE", 10)
+    pairs = [socket.socketpair() for _ in range(200)]
     read, seen = [], []
 
     def deals_with(data: bytes) -> bool:
@@ -280,4 +284,4 @@ async def test_others_get_a_turn_while_many_are_read() -> None:
         for sock in (sock for both in pairs for sock in both):
             sock.close()
     assert read == [b"pong"] * len(pairs)
-    assert len({count for count in seen if 0 < count < len(pairs)}) >= 2
+    assert len({count for count in seen if 0 < count < len(pairs)}) >= 5

@@ -157,6 +157,19 @@ async def test_what_is_due_may_watch_and_forget(autojump_clock: MockClock) -> No
     assert alone.expired_at == [3, 9, 15]
 
 
+async def test_what_ends_when_it_is_due_is_not_called_again(autojump_clock: MockClock) -> None:
+    class Ending(Watched):
+        def fall_due(self, now: float) -> None:
+            super().fall_due(now)
+            deadlines.forget(self)
+
+    deadlines = Deadlines()
+    ending = Ending(deadlines, 2, 2)
+    await run_for(deadlines, 20)
+    assert ending.expired_at == [3]
+    assert not deadlines._watched
+
+
 async def test_others_get_a_turn_while_many_are_due(autojump_clock: MockClock) -> None:
     deadlines = Deadlines()
     many = [Watched(deadlines, 0.5, 100) for _ in range(2_000)]
