@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from aep_relay.transport.http import Request
     from aep_relay.transport.wire import Wire
 
+FEW_WORDS = 3
+"""What a consumer says until it only listens, hello included, comes in so many pieces at most."""
+
 _COMMAND = Shape.COMMAND  # once: each look at it takes 0.1 µs
 _CLOSE = b"\x88"
 _PONG = 0x8A
@@ -129,18 +132,20 @@ class Socket(Connection):
 
     async def run(self, data: bytes) -> None:
         """Handle what the peer sends, beginning with ``data``, until either side ends."""
-        wire, idle = self.wire, False
+        wire, idle, words = self.wire, False, 0
         while self.close_reason is None:
             if data:
                 idle = self._is_pong(data)
+                words = 0 if idle else words + 1
                 if not idle:
                     await self._feed(data)
                     if self.protocol.close_rcvd is not None or self.close_reason is not None:
                         return
-                    # Consumers are here to listen; but one that says much may not be at its end yet.
-                    idle = self.peer.role == "consumer" and len(data) < READ_BYTES
+                    # Consumers are here to listen, once they have said to what.
+                    idle = words <= FEW_WORDS and self.peer.role == "consumer" and len(data) < READ_BYTES
             try:
-                # Who has answered a ping, and said nothing else, is most likely to say nothing else next time.
+                # Who has answered a ping, and said nothing else, is most likely to say nothing else next time; to be
+                # woken by the attendant after all costs as much again as to be woken by the wire.
                 data = await (
                     wire.receive_beyond(self.service.attendant, self._is_pong)
                     if idle

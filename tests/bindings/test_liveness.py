@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from websockets.frames import Frame, Opcode
 
 from aep_relay.bindings import router
+from aep_relay.bindings.websocket import FEW_WORDS
 from aep_relay.hub.limits import Limits
 from aep_relay.transport.wire import Wire
 from tests.bindings.served import (
@@ -36,8 +37,8 @@ STEP_SECONDS = 0.02
 """How exactly time is watched."""
 
 
-READER = "serve"
-"""The task that serves a connection."""
+READER, ATTENDANT = "serve", "Attendant"
+"""What the names of the tasks end or begin with that serve a connection, and that listen for all."""
 
 
 class Steps(trio.abc.Instrument):
@@ -216,7 +217,7 @@ class TestPing:
             for t in range(1, 4):
                 assert await answers(socket, {"type": "pong", "t": t}) == []
             trio.lowlevel.remove_instrument(steps)
-            assert "Attendant.run" in steps.names
+            assert any(name.startswith(ATTENDANT) for name in steps.names)
             assert not any(name.endswith(READER) for name in steps.names)
             ping, pong = (Frame(Opcode.TEXT, b'{"type":"%b","t":1}' % name) for name in (b"ping", b"pong"))
             said, heard = ping.serialize(mask=True), pong.serialize(mask=True)
@@ -234,13 +235,33 @@ class TestPing:
                 await settle()
             assert await answers(socket) == [{"type": "pong", "t": 1}] * 4
             long = {"type": "unsubscribe", "id": "a", "padding": "x" * 1000}
-            for messages in ([long], [{"type": "pong", "t": 5}, long, {"type": "pong", "t": 6}]):
+            short = {"type": "unsubscribe", "id": "a"}
+            for messages in (
+                [long],
+                [short],
+                [{"type": "pong", "t": 5}, long, {"type": "pong", "t": 6}],
+                [short],
+            ):
                 assert await answers(socket, *messages) == [{"type": "unsubscribed", "id": "a"}]
             assert await answers(socket, {"type": "pong", "t": 7}) == []
             (peer,) = relay.relay.peers.values()
             relay.relay.close(peer, "shutdown", 1001)
             assert (await answers(socket))[0]["type"] == "closing"
             assert socket.closed == 1001
+
+    async def test_who_talks_is_not_left_to_the_attendant(self) -> None:
+        async with serving() as relay, real_socket(relay) as socket:
+            await answers(socket, hello("consumer"))
+            for _ in range(2 * FEW_WORDS):
+                assert await answers(socket, {"type": "ping", "t": 0}) == [{"type": "pong", "t": 0}]
+            steps = Steps()
+            trio.lowlevel.add_instrument(steps)
+            assert await answers(socket, {"type": "ping", "t": 1}) == [{"type": "pong", "t": 1}]
+            assert not any(name.startswith(ATTENDANT) for name in steps.names)
+            await answers(socket, {"type": "pong", "t": 2})
+            await answers(socket, {"type": "pong", "t": 3})
+            trio.lowlevel.remove_instrument(steps)
+            assert any(name.startswith(ATTENDANT) for name in steps.names)
 
     async def test_a_pong_is_no_hello(self) -> None:
         async with serving() as relay, real_socket(relay) as socket:
