@@ -12,8 +12,8 @@ import trio
 
 from aep_relay.bindings import large
 from aep_relay.bindings.turn import Turn
-from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
 from aep_relay.protocol.batch import BatchDecoder
+from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
 from aep_relay.protocol.event import Shape, decode
 
 if TYPE_CHECKING:
@@ -120,10 +120,15 @@ def _refuse(event: Event, grants: Grants, index: int | None) -> None:
 async def _ingest_batch(service: Service, events: list[Event]) -> None:
     relay = service.relay
     turn = Turn()
-    for event in events:
-        if len(event.raw) >= large.LARGE_BYTES:
-            await large.prepare(service, event)
-        relay.ingest(event)
+    at = 0
+    while at < len(events):
+        taken = relay.ingest_burst(events, at)
+        if not taken:
+            if len(events[at].raw) >= large.LARGE_BYTES:
+                await large.prepare(service, events[at])
+            relay.ingest(events[at])
+            taken = 1
+        at += taken
         if turn.over or relay.crowded:
             await service.flush()
             await turn.pass_on()

@@ -5,6 +5,7 @@ In reading order:
 - ``relay``: the invariants, the way in of Events, connections and subscriptions. ``peer``: one connection.
 - ``limits``, ``policy``, ``entitlement``, ``rate``: what a connection may hold and do. ``stats``: what is counted.
 - ``buffer``, ``store``: held Events of one session, and of all.
+- ``burst``: Events of one session that are taken in as one.
 - ``subscriptions``: who wants what, and which of them an Event concerns. ``cohort``: who gets the same bytes.
 - ``fanout``: an Event to all who want it. ``outbox``: what waits for one socket. ``behind``: those it waits for.
 - ``replay``, ``catchup``, ``notices``: what is read from the buffers instead, and what is told of it in between.

@@ -121,6 +121,26 @@ class SessionBuffer:
         self.size_bytes += event.held_bytes
         return position
 
+    def admit_all(self, events: list[Event]) -> bool:
+        """Insert ``events``, entries in rising positions, as ``admit`` would one by one.
+
+        False, and nothing is done, unless all of them come behind all that is held and none of them is held.
+        """
+        keys, first = self._keys, events[0].position
+        if not keys or first is None or first <= keys[-1]:
+            return False
+        number = self._admitted + 1
+        numbers = dict(zip([event.key for event in events], range(number, number + len(events)), strict=True))
+        if len(numbers) != len(events) or not self.held.keys().isdisjoint(numbers):
+            return False
+        self.held.update(numbers)
+        self._admitted += len(events)
+        keys += [event.position for event in events]  # type: ignore[misc]  # entries have one
+        self._items += events
+        self._arrival = keys[-1]
+        self.size_bytes += sum([event.held_bytes for event in events])
+        return True
+
     def _rider_key(self) -> Position:
         if len(self._items) == self._head:
             # Whoever resumes from the highest position there was has not seen it.
@@ -157,24 +177,16 @@ class SessionBuffer:
         self.lost = Lost(position, riders)
         return self._forget(head, end)
 
-    def evict(self, least_bytes: int) -> list[Event]:
-        """Evict as ``evict_oldest``, again and again until ``least_bytes`` are freed, would; not the last entry, if it
-        is not the only one.
+    def evict(self, least_bytes: int, least_events: int = 0) -> list[Event]:
+        """Evict as ``evict_oldest``, again and again until ``least_bytes`` are freed and ``least_events`` gone, would;
+        not the last entry, if it is not the only one.
 
         In one go: evicting thousands one by one takes several times as long.
         """
         keys, items, head = self._keys, self._items, self._head
-        end = freed_bytes = 0
-        riders_only = True
-        for index in range(head, len(items)):
-            is_rider = items[index].position is None
-            # Riders that stand before every entry go one by one, others with theirs.
-            if index > head and (riders_only or not is_rider):
-                end = index
-                if freed_bytes >= least_bytes:
-                    break
-            riders_only = riders_only and is_rider
-            freed_bytes += items[index].held_bytes
+        end = 0 if least_bytes else self._end_of_entries(least_events)
+        if not end:
+            end = self._end_of_surplus(least_bytes, least_events)
         if not end:
             return self.evict_oldest()
         position = keys[end - 1]
@@ -183,6 +195,27 @@ class SessionBuffer:
         self._trimmed = False
         self.lost = Lost(position, riders)
         return self._forget(head, end)
+
+    def _end_of_entries(self, number: int) -> int:
+        """Return where the first ``number`` items end, if neither they nor what follows them are riders; else 0."""
+        end = self._head + number
+        first = [item.position for item in self._items[self._head : end + 1]]
+        return 0 if len(first) <= number or None in first else end
+
+    def _end_of_surplus(self, least_bytes: int, least_events: int) -> int:
+        items, head = self._items, self._head
+        end = freed_bytes = 0
+        riders_only = True
+        for index in range(head, len(items)):
+            is_rider = items[index].position is None
+            # Riders that stand before every entry go one by one, others with theirs.
+            if index > head and (riders_only or not is_rider):
+                end = index
+                if freed_bytes >= least_bytes and end - head >= least_events:
+                    break
+            riders_only = riders_only and is_rider
+            freed_bytes += items[index].held_bytes
+        return end
 
     def lose(self, position: Position) -> list[Event]:
         """Know from now on that what came before ``position`` is gone, and return what went with it."""
@@ -200,7 +233,7 @@ class SessionBuffer:
         gone = items[start:end]
         for event in gone:
             del held[event.key]
-            self.size_bytes -= event.held_bytes
+        self.size_bytes -= sum([event.held_bytes for event in gone])
         self._evicted_last = gone[-1].key
         if start != self._head:
             del items[start:end]

@@ -42,7 +42,10 @@ SLICE_COST_BYTES = 8 * 1024 * 1024
 SEND_COST_BYTES = 40 * 1024
 """What a send costs however little it carries, in bytes copied."""
 
-END_COST_BYTES = 2 * 1024 * 1024
+DROP_COST_BYTES = 4 * 1024
+"""What it costs, likewise, to go through an Event of a batch of which a slow consumer is not sent all."""
+
+END_COST_BYTES = SLICE_COST_BYTES
 """What it costs to end a connection that has fallen too far behind, likewise."""
 
 BACKLOG_COST_BYTES = 16 * 1024 * 1024
@@ -61,7 +64,6 @@ class FanOut:
     """Index, cohorts and the flush in progress."""
 
     __slots__ = (
-        "_cohorts",
         "_dirty",
         "_framed",
         "_pass",
@@ -69,8 +71,10 @@ class FanOut:
         "_stats",
         "_store",
         "backlog_bytes",
+        "cohorts",
         "index",
         "limits",
+        "solos",
         "stamp",
     )
 
@@ -83,10 +87,13 @@ class FanOut:
         """Rises by one with every published Event."""
         self.backlog_bytes = 0
         """What a flush of everything published would cost, roughly."""
+        self.cohorts: dict[tuple[Framing, frozenset[Group]], Cohort] = {}
+        """All but those of a connection that replays,"""
+        self.solos = 0
+        """of which there are so many."""
         self._store = store
         self._stats = stats
         self._redact = redact
-        self._cohorts: dict[tuple[Framing, frozenset[Group]], Cohort] = {}
         self._dirty: deque[Cohort] = deque()
         self._pass: Iterator[None] | None = None
         self._framed: dict[tuple[int | None, Framing], bytes] = {}
@@ -129,6 +136,14 @@ class FanOut:
             event.variants = None
         if position is not None:
             self._track(groups, event.session, stamp, position)  # type: ignore[arg-type]  # a position has a session
+
+    def publish_all(self, events: list[Event]) -> None:
+        """Queue ``events``, admitted at their positions, as ``publish`` would one by one."""
+        if not self.index.groups:
+            self.stamp += len(events)
+            return
+        for event in events:
+            self.publish(event, event.position)
 
     def prepare(self, event: Event) -> Iterator[None]:
         """Down-level ``event`` for whoever would be sent it now, one ceiling after each turn that others have."""
@@ -298,7 +313,7 @@ class FanOut:
             old.settle(peer)
             self.remove(peer)
         if groups and peer.closing is None:
-            cohort = None if replaying else self._cohorts.get((peer.framing, groups))
+            cohort = None if replaying else self.cohorts.get((peer.framing, groups))
             if cohort is None:
                 cohort = self._new_cohort(peer.framing, groups, peer if replaying else None)
             cohort.join(peer)
@@ -313,7 +328,9 @@ class FanOut:
             solo=solo,
         )
         if solo is None:
-            self._cohorts[(framing, groups)] = cohort
+            self.cohorts[(framing, groups)] = cohort
+        else:
+            self.solos += 1
         if solo is None and len(groups) == 1:
             for group in groups:
                 group.plain[framing] = cohort
@@ -331,7 +348,9 @@ class FanOut:
         if cohort.members:
             return
         if cohort.solo is None:
-            del self._cohorts[(cohort.framing, cohort.groups)]
+            del self.cohorts[(cohort.framing, cohort.groups)]
+        else:
+            self.solos -= 1
         for group in cohort.groups:
             group.mixed.pop(cohort, None)
             if group.plain.get(cohort.framing) is cohort:
@@ -365,8 +384,11 @@ class FanOut:
             self.backlog_bytes = max(0, self.backlog_bytes - size * len(members))
             for peer in members:
                 if peer.cohort is cohort and peer.seen != cohort.number:
+                    dropped_events = peer.outbox.dropped_events
                     cohort.hand_over(peer)
                     cost += size + SEND_COST_BYTES
+                    if peer.outbox.dropped_events != dropped_events:
+                        cost += events * DROP_COST_BYTES
                     if peer.closing is not None:
                         cost += END_COST_BYTES
                     if cost >= SLICE_COST_BYTES:

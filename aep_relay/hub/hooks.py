@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aep_relay.hub.peer import Peer
     from aep_relay.protocol.event import Event
 
@@ -12,8 +14,11 @@ if TYPE_CHECKING:
 class Tap(Protocol):
     """Who is told of every Event taken in."""
 
-    def accepted(self, event: Event, peer: Peer | None) -> None:
-        """Note ``event``, which came from ``peer`` or, a command, went to it. Must neither wait nor fail."""
+    def accepted(self, events: Sequence[Event], peer: Peer | None) -> None:
+        """Note ``events``, which came from ``peer`` or, a command, went to it. Must neither wait nor fail.
+
+        More than one at a time are of one session, each with a position.
+        """
 
 
 class Uplink(Protocol):

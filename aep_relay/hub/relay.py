@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from aep_relay.hub import commands, replay
 from aep_relay.hub.behind import MAX_AT_ONCE, Behind
+from aep_relay.hub.burst import cut
 from aep_relay.hub.catchup import CatchUp
 from aep_relay.hub.claims import Claims, added_by
 from aep_relay.hub.delivered import delivered
@@ -38,7 +39,7 @@ from aep_relay.protocol.event import Shape
 from aep_relay.protocol.framing import Framing, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aep_relay.hub.hooks import Tap, Uplink
     from aep_relay.hub.limits import Limits
@@ -216,7 +217,39 @@ class Relay:
         if self.keepers:
             self._keep(event, key)
         for tap in self.taps:
-            tap.accepted(event, peer)
+            tap.accepted((event,), peer)
+
+    def ingest_burst(self, events: Sequence[Event], start: int, peer: Peer | None = None) -> int:
+        """Take in, as ``ingest`` would one by one, as many of ``events`` from ``start`` on as can be taken in as one;
+        return how many. 0 where the next one has to be ingested by itself.
+        """
+        burst = cut(events, start, self.fanout)
+        if len(burst) < 2:
+            return 0
+        if peer is not None:
+            if peer.role != "consumer" and (peer.claims is None or burst[0].session not in peer.claims):
+                return 0
+            peer.received_events += len(burst)
+        self.take_over_burst(burst, peer)
+        return len(burst)
+
+    def take_over_burst(self, burst: list[Event], peer: Peer | None) -> None:
+        """Do what ``take_over`` does, for a whole burst."""
+        if not self.store.admit_all(burst):
+            for event in burst:
+                self.take_over(event, peer)
+            return
+        stats = self.stats
+        stats.received_events += len(burst)
+        stats.received_bytes += sum([len(event.raw) for event in burst])
+        stats.admitted_events += len(burst)
+        self.fanout.publish_all(burst)
+        for keep in self.keepers:
+            for event in burst:
+                keep(event)
+        for tap in self.taps:
+            tap.accepted(burst, peer)
+        self.store.trim()
 
     def _keep(self, event: Event, key: Position | None) -> None:
         buffer = None if key is not None or event.session is None else self.store.get(event.session)
@@ -271,7 +304,7 @@ class Relay:
         self._publish_beside(event, key, target)
         self._keep(event, key)
         for tap in self.taps:
-            tap.accepted(event, target)
+            tap.accepted((event,), target)
         return True
 
     def _publish_beside(self, event: Event, key: Position | None, target: Peer) -> None:

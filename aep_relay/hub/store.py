@@ -87,6 +87,28 @@ class Store:
             self._enforce(buffer)
         return key
 
+    def admit_all(self, events: list[Event]) -> bool:
+        """Hold ``events``, a burst, if ``SessionBuffer.admit_all`` does; the caller has to ``trim`` then."""
+        session = events[0].session
+        buffer = self._last
+        if buffer is None or buffer.session != session:
+            buffer = None if session is None else self._sessions.get(session)
+        if buffer is None:
+            return False
+        size_bytes = buffer.size_bytes
+        if not buffer.admit_all(events):
+            return False
+        if buffer is not self._last:
+            self._written(buffer)
+        self.size_bytes += buffer.size_bytes - size_bytes
+        self.events += len(events)
+        return True
+
+    def trim(self) -> None:
+        """Evict what exceeds the bounds since the session that was written last was."""
+        if self._last is not None:
+            self._enforce(self._last)
+
     def _written(self, buffer: SessionBuffer) -> None:
         self._last = buffer
         session = buffer.session
@@ -103,8 +125,8 @@ class Store:
 
     def _enforce(self, buffer: SessionBuffer) -> None:
         limits = self.limits
-        while len(buffer.held) > limits.buffer_events:
-            self._evict(buffer)
+        while (surplus := len(buffer.held) - limits.buffer_events) > 0:
+            self._evict(buffer, least_events=surplus)
         while buffer.size_bytes > limits.max_session_bytes:
             self._evict(buffer, buffer.size_bytes - limits.max_session_bytes)
         if not buffer.held:
@@ -115,9 +137,10 @@ class Store:
             if not oldest.held:
                 self._drop(oldest)
 
-    def _evict(self, buffer: SessionBuffer, least_bytes: int = 0) -> None:
+    def _evict(self, buffer: SessionBuffer, least_bytes: int = 0, least_events: int = 0) -> None:
         size_bytes = buffer.size_bytes
-        gone = buffer.evict(least_bytes) if least_bytes else buffer.evict_oldest()
+        one = least_events == 1 and not least_bytes
+        gone = buffer.evict_oldest() if one else buffer.evict(least_bytes, least_events)
         self._went(buffer, gone, size_bytes)
 
     def _went(self, buffer: SessionBuffer, gone: list[Event], size_bytes: int) -> None:

@@ -149,6 +149,15 @@ class Index:
                 found += [group for group, matcher in slots.items() if matcher is None or matcher(event)]
         return found
 
+    def candidates(self, event: Event) -> int:
+        """Return how many groups ``matching`` would look at for ``event``."""
+        found = len(self._scanned) + len(self._by_session.get(event.session or "", ()))
+        found += len(self._by_agent.get(event.agent, ()))
+        if self._by_type or self._by_prefix:
+            slots = self._typed.get(event.type)
+            found += len(self._type_slots(event.type) if slots is None else slots)
+        return found
+
     def _type_slots(self, type_: str) -> Slots:
         slots = dict(self._by_type.get(type_, {}))
         at = type_.find(".")

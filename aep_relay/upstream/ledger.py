@@ -21,7 +21,7 @@ from aep_relay.upstream.kept import NOTICE, Kept
 from aep_relay.upstream.lane import Behind, Flight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aep_relay.hub.store import Store
     from aep_relay.protocol.event import Event
@@ -84,9 +84,14 @@ class Ledger:
 
     # Events in
 
-    def accept(self, event: Event, lane: Lane) -> None:
-        """Take in ``event``, which is to go up by ``lane``."""
-        session = event.session
+    def accept(self, events: Sequence[Event], lane: Lane) -> None:
+        """Take in ``events``, all of one session or one of none, which are to go up by ``lane``."""
+        session = events[0].session
+        size_bytes = sum([event.held_bytes for event in events])
+        if len(events) > 1 and self.live_bytes + size_bytes > self._max_live_bytes:
+            for event in events:
+                self.accept((event,), lane)
+            return
         if (
             lane.is_up
             and self.live_bytes < self._max_live_bytes
@@ -94,13 +99,15 @@ class Ledger:
         ):
             if session is not None and session not in self._routes:
                 self._route(session, lane)
-            lane.pending.append(event)
-            lane.appended += 1
-            self.live_bytes += event.held_bytes
-        elif session is None:
-            lane.loose.append(self.kept.add(event))
+            lane.pending += events
+            lane.appended += len(events)
+            self.live_bytes += size_bytes
         else:
-            self._leave(event, session, lane)
+            for event in events:
+                if session is None:
+                    lane.loose.append(self.kept.add(event))
+                else:
+                    self._leave(event, session, lane)
         self._wake(lane)
 
     @staticmethod

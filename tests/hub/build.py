@@ -108,7 +108,7 @@ def assert_empty(relay: Relay) -> None:
     assert not index._by_type
     assert not index._by_prefix
     assert not index._scanned
-    assert not relay.fanout._cohorts
+    assert not relay.fanout.cohorts
     assert not relay.fanout._dirty
     assert relay.fanout._pass is None
     assert relay.fanout.backlog_bytes == 0

@@ -138,7 +138,7 @@ def test_connections_with_the_same_wishes_share_a_cohort() -> None:
     one, other, elsewhere = consumer(hub), consumer(hub), consumer(hub, framing=Framing.SSE)
     assert one.cohort is other.cohort
     assert elsewhere.cohort is not one.cohort
-    assert len(hub.fanout._cohorts) == 2
+    assert len(hub.fanout.cohorts) == 2
     hub.subscribe(other, "more", filters.parse({"session": "t"}), None)
     assert one.cohort is not other.cohort
 
@@ -246,7 +246,7 @@ def test_a_subscription_that_was_replaced_by_the_same_one_goes_on() -> None:
         hub.subscribe(peer, "sub", filters.EMPTY, None)
     flush(hub)
     assert ids(peer) == [f"e{seq}" for seq in range(5)]
-    assert len(hub.fanout.index.groups) == len(hub.fanout._cohorts) == 1
+    assert len(hub.fanout.index.groups) == len(hub.fanout.cohorts) == 1
 
 
 def test_tracks_of_sessions_that_are_gone_are_forgotten() -> None:

@@ -113,17 +113,44 @@ class RelayMachine(RuleBasedStateMachine):
 
     def _ingested(self, item_event: Event, target: Consumer | None = None) -> None:
         """Bring the model to where the relay is."""
+        self._follow(item_event, target)
+        self._check_all()
+
+    def _follow(self, item_event: Event, target: Consumer | None = None) -> None:
         item = self.store.insert(item_event)
         open_consumers = [consumer for consumer in self.consumers if not consumer.over]
         if item is not None:
             for consumer in open_consumers:
                 consumer.inserted(item)
-            for gone in list(self.store.enforce(item_event.session or "")):
-                for consumer in open_consumers:
-                    consumer.evicted(gone)
+            self._evict(item_event.session or "")
         for consumer in open_consumers:
             consumer.published(item_event, item, is_target=consumer is target)
-        self._check_all()
+
+    def _evict(self, session: str) -> None:
+        for gone in list(self.store.enforce(session)):
+            for consumer in self.consumers:
+                if not consumer.over:
+                    consumer.evicted(gone)
+
+    def _follow_burst(self, burst: list[Event]) -> None:
+        """What comes behind all that is held of its session is held first, all of it, and only then are bounds kept."""
+        session = burst[0].session or ""
+        held = self.store.held(session)
+        first = burst[0].position
+        assert first is not None
+        is_new = {event.key for event in burst}.isdisjoint(item.event.key for item in held)
+        if not held or first <= held[-1].key or not is_new:
+            for each in burst:
+                self._follow(each)
+            return
+        items = [(each, self.store.insert(each)) for each in burst]
+        for consumer in self.consumers:
+            if not consumer.over:
+                for each, item in items:
+                    assert item is not None
+                    consumer.inserted(item)
+                    consumer.published(each, item, is_target=False)
+        self._evict(session)
 
     def _check_all(self) -> None:
         for consumer in self.consumers:
@@ -175,6 +202,34 @@ class RelayMachine(RuleBasedStateMachine):
     def emit_in_order(self, session: str, severity: str, count: int, padding: int) -> None:
         for _ in range(count):
             self.emit(session, (2, self.serial), SOURCES[1], severity, padding, "metadata")
+
+    @rule(
+        session=sessions,
+        steps=st.lists(st.sampled_from([1, 1, 1, 1, 0, -2]), min_size=2, max_size=12),
+        severity=severities,
+        padding=paddings,
+        before=st.none() | told,
+    )
+    def emit_at_once(
+        self, session: str, steps: list[int], severity: str, padding: int, before: Event | None
+    ) -> None:
+        """What comes together, most of it in order: as many as can be are taken in as one."""
+        events = [] if before is None or before.shape is Shape.COMMAND else [before]
+        seq = 10 * self.serial
+        for step in steps:
+            seq += step
+            data = {"args": {"command": "x" * padding}}
+            events.append(event(self._new_id(), seq, epoch=2, session=session, severity=severity, data=data))
+        at = 0
+        while at < len(events):
+            taken = self.relay.ingest_burst(events, at)
+            if taken:
+                self._follow_burst(events[at : at + taken])
+            else:
+                assert self.relay.ingest(events[at]) is None
+                self._follow(events[at])
+            self._check_all()
+            at += taken or 1
 
     @rule(target=told, session=sessions, severity=severities)
     def route(self, session: str, severity: str) -> Event:

@@ -48,7 +48,7 @@ class Leaf:
     def take_in(self, lane: Lane, *events: Event) -> None:
         for item in events:
             self.store.admit(item)
-            self.ledger.accept(item, lane)
+            self.ledger.accept([item], lane)
 
     def send(self, lane: Lane, max_events: int = 10, max_bytes: int = AMPLE) -> list[str]:
         flight = self.ledger.take(lane, max_events, max_bytes)
@@ -250,7 +250,7 @@ def test_the_filter_holds_for_what_is_read_back() -> None:
         item = event(f"s{seq}", seq, severity="info" if seq % 100 else "error")
         leaf.store.admit(item)
         if item.severity >= NOTICE:
-            leaf.ledger.accept(item, lane)
+            leaf.ledger.accept([item], lane)
     leaf.ledger.up(lane)
     assert leaf.drain(lane) == [f"s{seq}" for seq in range(0, 1000, 100)]
 

@@ -128,8 +128,12 @@ class Bridge:
 
     # hub.hooks.Tap
 
-    def accepted(self, event: Event, peer: Peer | None) -> None:
+    def accepted(self, events: Sequence[Event], peer: Peer | None) -> None:
         """Send what a peer of this side has emitted; what came from there stays here."""
+        for event in events:
+            self._accepted(event)
+
+    def _accepted(self, event: Event) -> None:
         if event.key == self._from_there or event.shape is Shape.COMMAND:
             return
         if self._lasting and self._waiting_bytes >= MAX_WAITING_BYTES:

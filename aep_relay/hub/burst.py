@@ -1,0 +1,52 @@
+"""Bursts: Events of one session that have come together, taken in as one for a fraction of what each would cost.
+
+Most input is of this kind: an emitter sends its session in order, many Events at a time. Invariants: what a burst comes
+to is what its Events would have come to one by one, all else in the hub included, but that what exceeds the bounds of
+the buffers is evicted behind it. How long one may be is bounded by what it can cost, as a turn on the loop is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aep_relay.hub.fanout import FanOut
+    from aep_relay.protocol.event import Event
+
+MAX_EVENTS: Final = 64
+MAX_BYTES: Final = 64 * 1024
+MAX_COHORTS: Final = 64
+"""With more, each Event may cost as much as a burst."""
+MAX_GROUPS: Final = 256
+"""With more, it is looked at how many of them may match each Event,"""
+MAX_CANDIDATES: Final = 4096
+"""which are so many for all together at most."""
+
+
+def cut(events: Sequence[Event], start: int, fanout: FanOut) -> list[Event]:
+    """Return the burst that ``events`` begin with at ``start``; fewer than two where there is none.
+
+    One session, one rising position after the other, and little enough of it all.
+    """
+    if fanout.solos or len(fanout.cohorts) > MAX_COHORTS:
+        # What a replaying connection is sent depends on what is in the buffers at that moment.
+        return []
+    burst: list[Event] = []
+    session, last, left_bytes = events[start].session, (-1, -1), MAX_BYTES
+    for event in events[start : start + MAX_EVENTS]:
+        position = event.position
+        left_bytes -= len(event.raw)
+        if position is None or position <= last or event.session != session or left_bytes < 0:
+            break
+        last = position
+        burst.append(event)
+    index = fanout.index
+    if len(index.groups) > MAX_GROUPS:
+        left_candidates = MAX_CANDIDATES
+        for count, event in enumerate(burst):
+            left_candidates -= index.candidates(event)
+            if left_candidates < 0:
+                return burst[:count]
+    return burst
