@@ -187,6 +187,27 @@ def test_a_slice_ends_when_it_has_cost_enough(monkeypatch: pytest.MonkeyPatch) -
     assert not hub.flush()
 
 
+@pytest.mark.parametrize(("severity", "slices"), [("notice", 0), ("debug", 1)])
+def test_what_is_dropped_counts_toward_a_slice(
+    severity: str, slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = relay(soft_limit_bytes=1, hard_limit_bytes=1 << 20)
+    for number in range(4):
+        consumer(hub, filters.parse({"agent": ["coder", str(number)]}), capacity_bytes=0)
+    ingest(hub, event("a", 1))
+    for cohort in hub.fanout.cohorts.values():
+        # Batches are as small as the soft limit else.
+        cohort.batch_bytes = 1 << 20
+    for seq in range(2, 22):
+        hub.ingest(event(f"e{seq}", seq, severity=severity))
+    cost = 5 * fanout.SEND_COST_BYTES + 21 * fanout.DROP_COST_BYTES
+    monkeypatch.setattr(fanout, "SLICE_COST_BYTES", cost)
+    found = 0
+    while hub.flush():
+        found += 1
+    assert found == slices
+
+
 def test_what_is_ingested_between_slices_comes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "SLICE_COST_BYTES", 1)
     hub = relay()
