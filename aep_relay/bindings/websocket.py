@@ -31,7 +31,7 @@ from aep_relay.protocol.errors import (
     VersionUnsupported,
 )
 from aep_relay.protocol.errors import frame as error_frame
-from aep_relay.protocol.event import Event, Shape
+from aep_relay.protocol.event import Event, Shape, decode_together
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.hello import answer, parse_hello
 from aep_relay.transport.attendant import READ_BYTES
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from aep_relay.transport.http import Request
     from aep_relay.transport.wire import Wire
 
+ALONE_TEXTS = 1_000
+"""So many texts are looked at one by one when some could not be taken together."""
+
 FEW_WORDS = 3
 """What a consumer says until it only listens, hello included, comes in so many pieces at most."""
 
@@ -67,6 +70,7 @@ class Socket(Connection):
     """One WebSocket connection."""
 
     __slots__ = (
+        "_alone",
         "_chained",
         "_close",
         "_hurried",
@@ -87,6 +91,8 @@ class Socket(Connection):
         self._incoming = Incoming(protocol)
         self.hello: Hello | None = None
         self._chained: Chained | None = None
+        self._alone = 0
+        """So many texts are looked at one by one before it is tried again to take them together."""
         self._large: Event | None = None
         """Decoded, and still to be ingested."""
         self._steps: Iterator[None] | None = None
@@ -169,38 +175,79 @@ class Socket(Connection):
         return True
 
     async def _feed(self, data: bytes) -> None:
-        protocol, service = self.protocol, self.service
+        protocol = self.protocol
         turn = Turn()
         for message in self._incoming.feed(data):
             if self.close_reason is not None:
                 break
-            if isinstance(message, bytes):
+            if isinstance(message, list):
                 if self._pongs:
                     self._reply()
-                self._text(message)
+                await self._texts(message, turn)
             else:
                 self._frame(message)
-            if self._large is not None:
-                event, self._large = self._large, None
-                await large.prepare(service, event)
-                if self.close_reason is None:
-                    self._ingest(event)
-            elif self._steps is not None:
-                await self._finish(turn)
-            if service.relay.crowded:
-                await service.flush()
-            if self._pause_seconds:
-                await self._keep_to_rate()
-            if turn.over:
-                # However small the frames, and whatever each of them asks for.
-                await service.flush()
-                await turn.pass_on()
+                await self._settle(turn)
         self._reply()
         self._keep_close()
         if protocol.parser_exc is not None and self.close_reason is None:
             code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
             self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
-        await service.flush()
+        await self.service.flush()
+
+    async def _texts(self, texts: list[bytes], turn: Turn) -> None:
+        """Handle text messages that have come together: Events at once, where they can be."""
+        relay = self.service.relay
+        events = self._together(texts)
+        at = 0
+        while at < len(texts) and self.close_reason is None:
+            if events is None:
+                self._text(texts[at])
+                taken = 1
+            elif not (taken := relay.ingest_burst(events, at, self.peer)):
+                self._event(events[at])
+                taken = 1
+            at += taken
+            if (
+                self._large is not None
+                or self._steps is not None
+                or self._pause_seconds
+                or turn.over
+                or relay.crowded
+            ):
+                await self._settle(turn)
+
+    def _together(self, texts: list[bytes]) -> list[Event] | None:
+        """Return the Events that ``texts`` are, None where each has to be looked at by itself."""
+        if len(texts) < 2 or self.hello is None or self._alone:
+            self._alone = max(0, self._alone - len(texts))
+            return None
+        grants, rated = self.peer.grants, self.holder is not None and self.holder.rate is not None
+        if rated or (grants is not None and not grants.emits_all):
+            return None
+        events = decode_together(texts, b"\n".join(texts), self.service.limits.max_event_bytes)
+        if events is None:
+            # A peer that writes otherwise does so again: to try each time would be for nothing.
+            self._alone = ALONE_TEXTS
+        return events
+
+    async def _settle(self, turn: Turn) -> None:
+        """Do what the last message has left to do, and let others have their turn when this one is over."""
+        service = self.service
+        if self._large is not None:
+            event, self._large = self._large, None
+            await large.prepare(service, event)
+            if self.close_reason is None:
+                self._ingest(event)
+        elif self._steps is not None:
+            await self._finish(turn)
+        if service.relay.crowded:
+            await service.flush()
+        if self._pause_seconds:
+            await self._keep_to_rate()
+        if turn.over:
+            # However small the frames, and whatever each of them asks for.
+            await service.flush()
+            await turn.pass_on()
 
     async def _finish(self, turn: Turn) -> None:
         """Do the rest of what the peer asked for; what it sent behind that waits, so that it is answered in order."""

@@ -69,6 +69,11 @@ class Grants:
     max_connections: int | None = None
     """How many streams and sockets it may hold at once."""
 
+    @property
+    def emits_all(self) -> bool:
+        """Whether any Event that is no command may be emitted."""
+        return self.emit and self.agents is None and self.sessions is None
+
     def refuse_event(self, event: Event) -> Refusal | None:
         """Say why ``event``, which is no command, may not be emitted; None when it may."""
         if not self.emit:

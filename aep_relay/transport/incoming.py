@@ -64,8 +64,9 @@ class Incoming:
             return None
         return apply_mask(data[_EMPTY_BYTES:], data[2:_EMPTY_BYTES])
 
-    def feed(self, data: bytes) -> Iterator[bytes | Frame]:
-        """Yield what ``data`` completes, in order: the payload of an ordinary text message, any other frame as it is.
+    def feed(self, data: bytes) -> Iterator[list[bytes] | Frame]:
+        """Yield what ``data`` completes, in order: the payloads of ordinary text messages that follow one another, any
+        other frame as it is.
 
         To be run to its end, unless the connection is over. It stops when the core has: ``state`` is not ``OPEN`` then,
         and ``parser_exc`` or ``close_rcvd`` says why.
@@ -87,16 +88,9 @@ class Incoming:
                     given = at
                 most_bytes = core.max_message_size or 0
                 if core.current_size is None and core.state is OPEN and end - start <= most_bytes:
-                    yield apply_mask(data[start:end], data[start - 4 : start])
-                    at = end
-                    # What follows is most often of the same kind.
-                    while data[at : at + 2] == _USUAL and (start := at + 8) <= size:
-                        end = start + (data[at + 2] << 8 | data[at + 3])
-                        if end > size or end - start > most_bytes:
-                            break
-                        yield apply_mask(data[start:end], data[at + 4 : start])
-                        at = end
-                    given = at
+                    texts = [apply_mask(data[start:end], data[start - 4 : start])]
+                    at = given = _read_alike(data, end, most_bytes, texts)
+                    yield texts
                     continue
             at = end
             if min(at, size) - given >= FEED_BYTES:
@@ -111,6 +105,21 @@ class Incoming:
     def _read(self, data: bytes) -> list[Frame]:
         self._core.receive_data(data)
         return self._core.events_received()  # type: ignore[return-value]  # the handshake is over: only frames come
+
+
+def _read_alike(data: bytes, at: int, most_bytes: int, texts: list[bytes]) -> int:
+    """Add to ``texts`` the payloads that follow at ``at``, as far as they are of the usual kind; return where they end.
+
+    What follows a text is most often another one.
+    """
+    size = len(data)
+    while data[at : at + 2] == _USUAL and (start := at + 8) <= size:
+        end = start + (data[at + 2] << 8 | data[at + 3])
+        if end > size or end - start > most_bytes:
+            break
+        texts.append(apply_mask(data[start:end], data[at + 4 : start]))
+        at = end
+    return at
 
 
 def _extent(data: bytes, at: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aep_relay.bindings import large
+from aep_relay.hub import burst
 from aep_relay.hub.fanout import FanOut
 from aep_relay.hub.limits import Limits
 from tests.bindings.served import Served, event, serving
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of Events that were taken in in steps: here those of 1,000 bytes and more."""
+    assert burst.MAX_BYTES <= large.LARGE_BYTES
     monkeypatch.setattr(large, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(burst, "MAX_BYTES", 1000)
     found: list[str] = []
     prepare = FanOut.prepare
 
