@@ -109,8 +109,12 @@ class Attendant:
         descriptor = self._selector.fileno()
         while True:
             await trio.lowlevel.wait_readable(descriptor)
-            for count, (key, _) in enumerate(self._selector.select(0)):
-                if count % _SLICE == _SLICE - 1:
-                    await trio.lowlevel.checkpoint()
-                attended: Attended = key.data
-                attended.look()
+            await self._look()
+
+    async def _look(self) -> None:
+        # Apart, so that what was looked at last is not held until there is something else to look at.
+        for count, (key, _) in enumerate(self._selector.select(0)):
+            if count % _SLICE == _SLICE - 1:
+                await trio.lowlevel.checkpoint()
+            attended: Attended = key.data
+            attended.look()

@@ -7,6 +7,7 @@ import gc
 import os
 import socket
 import struct
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
@@ -174,6 +175,23 @@ async def test_a_descriptor_is_used_again() -> None:
 async def _broken(wire: Wire, attendant: Attendant) -> None:
     with pytest.raises(BrokenWire):
         await wire.receive_beyond(attendant, is_small_talk)
+
+
+async def test_nothing_is_held_of_a_wire_that_was_heard() -> None:
+    class Listener:
+        def deals_with(self, data: bytes) -> bool:
+            return False
+
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        async with listening() as attendant:
+            listener = Listener()
+            theirs.sendall(b"news")
+            assert await Wire(ours).receive_beyond(attendant, listener.deals_with) == b"news"
+            await wait_all_tasks_blocked()
+            gone = weakref.ref(listener)
+            del listener
+            assert gone() is None
 
 
 async def test_a_reset_is_told() -> None:
