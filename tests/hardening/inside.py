@@ -164,7 +164,7 @@ class Inside:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (after := self.objects()) != before and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert after == before
+        assert after == before, (after - before, before - after)
 
     @contextlib.contextmanager
     def holds(self) -> Iterator[Callable[[], Hold]]:
