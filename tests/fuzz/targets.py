@@ -9,12 +9,14 @@ from typing import Any, Never, cast
 
 import h11
 import trio
+from msgspec.structs import astuple
 from trio.testing import MockClock
 
 from aep_relay.protocol import filters, frames, sse
+from aep_relay.protocol.batch import BatchDecoder
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.errors import InvalidEvent, ProtocolError
-from aep_relay.protocol.event import Event, decode
+from aep_relay.protocol.event import Event, decode, decode_together
 from aep_relay.protocol.hello import parse_hello
 from aep_relay.protocol.jsonl import one_line
 from aep_relay.protocol.jsontext import JsonError, loads
@@ -77,6 +79,35 @@ def events(data: bytes) -> None:
     elif found is not None and expected is not None:
         _check_attributes(found, expected)
         _check_texts(found)
+
+
+def together(data: bytes) -> None:
+    """Lines that are decoded together are the Events that each of them is; a batch is its lines."""
+    texts = data.split(b"\n")
+    found = decode_together(texts, data)
+    if found is not None:
+        assert [astuple(event) for event in found] == [astuple(decode(text)) for text in texts]
+    raws, bad = _line_by_line(texts)
+    batch, whole, problem = BatchDecoder(data, len(texts), len(data)), list[bytes](), None
+    try:
+        while not batch.done:
+            whole += [event.raw for event in batch.decode_some(2, 2000)]
+    except InvalidEvent as error:
+        problem = error.index
+    assert problem == bad
+    assert bad is not None or whole == raws
+
+
+def _line_by_line(texts: list[bytes]) -> tuple[list[bytes], int | None]:
+    """The Events of a batch as they are forwarded, and the index of the first line that is none."""
+    raws = []
+    for index, text in enumerate(texts):
+        if text.strip(b" \t\r\n"):
+            try:
+                raws.append(decode(text).raw)
+            except InvalidEvent:
+                return raws, index
+    return raws, None
 
 
 def _check_texts(found: Event) -> None:
@@ -240,10 +271,15 @@ async def _router(data: bytes) -> None:
         assert log.errors == []
 
 
+def _compact(raw: bytes) -> bytes:
+    return json.dumps(json.loads(raw), separators=(",", ":"), ensure_ascii=False).encode()
+
+
 TARGETS: dict[str, tuple[Target, list[bytes]]] = {
     "http": (http, seeds.HTTP),
     "router": (router, [*seeds.HTTP, *(request("POST", "/events", raw, seeds.EMIT) for raw in seeds.EVENTS)]),
     "events": (events, seeds.EVENTS),
+    "together": (together, [b"\n".join(seeds.EVENTS), b"\n".join(map(_compact, seeds.EVENTS))]),
     "parameters": (parameters, seeds.PARAMETERS),
     "websocket": (websocket, seeds.WEBSOCKET),
 }

@@ -10,7 +10,14 @@ from tests.fuzz import targets
 from tests.fuzz.mutation import mutants
 from tests.fuzz.targets import TARGETS
 
-COUNTS = {"http": 400, "router": 400, "events": 25_000, "parameters": 40_000, "websocket": 300}
+COUNTS = {
+    "http": 400,
+    "router": 400,
+    "events": 25_000,
+    "together": 6_000,
+    "parameters": 40_000,
+    "websocket": 300,
+}
 FINDINGS = sorted(path for path in (Path(__file__).parent / "findings").rglob("*") if path.is_file())
 
 
