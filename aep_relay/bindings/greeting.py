@@ -5,14 +5,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from websockets.frames import CloseCode
 
 from aep_relay.hub.claims import declared
-from aep_relay.protocol.errors import Forbidden
+from aep_relay.protocol.errors import BadJson, Forbidden, HelloRequired, ProtocolError, VersionUnsupported
+from aep_relay.protocol.event import Event
+from aep_relay.protocol.hello import parse_hello
 
 if TYPE_CHECKING:
     from aep_relay.bindings.cards import Inspector
     from aep_relay.hub.peer import Peer
     from aep_relay.protocol.hello import Hello
+
+
+def take(message: Event | dict[str, object], peer: Peer, inspector: Inspector | None) -> Hello:
+    """Return the hello that ``message``, the first of its connection, is, with ``peer`` introduced by it.
+
+    Raises ``ProtocolError``.
+    """
+    if isinstance(message, Event):
+        raise HelloRequired("the first frame has to be hello")
+    hello = parse_hello(message)
+    introduce(peer, hello, inspector)
+    return hello
+
+
+def refusal(error: ProtocolError) -> tuple[ProtocolError, str, int]:
+    """Return how a first message is refused that ``error`` is wrong with: what the peer is told, the reason that the
+    connection ends for, its close code.
+    """
+    if isinstance(error, Forbidden):
+        return error, "identity-refused", CloseCode.POLICY_VIOLATION
+    if not isinstance(error, HelloRequired | VersionUnsupported):
+        detail = "" if isinstance(error, BadJson) else f": {error.detail}"
+        error = HelloRequired(f"the first frame has to be a valid hello{detail}")
+    return error, error.code, CloseCode.PROTOCOL_ERROR
 
 
 def introduce(peer: Peer, hello: Hello, inspector: Inspector | None) -> None:

@@ -16,30 +16,26 @@ import trio
 from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN
 
-from aep_relay.bindings import chained, greeting, large
+from aep_relay.bindings import chained, greeting, large, requests
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
 from aep_relay.bindings.turn import Turn
-from aep_relay.hub import feeders
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import (
-    BadJson,
-    Forbidden,
     HelloRequired,
     ProtocolError,
     Refusal,
-    VersionUnsupported,
 )
 from aep_relay.protocol.errors import frame as error_frame
 from aep_relay.protocol.event import Event, Shape, decode_together
 from aep_relay.protocol.framing import Framing
-from aep_relay.protocol.hello import answer, parse_hello
+from aep_relay.protocol.hello import answer
 from aep_relay.transport.attendant import READ_BYTES
 from aep_relay.transport.incoming import Incoming
 from aep_relay.transport.wire import BrokenWire, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from websockets.frames import Frame
     from websockets.server import ServerProtocol
@@ -71,7 +67,6 @@ class Socket(Connection):
 
     __slots__ = (
         "_alone",
-        "_chained",
         "_close",
         "_hurried",
         "_incoming",
@@ -81,6 +76,7 @@ class Socket(Connection):
         "_pause_seconds",
         "_pongs",
         "_steps",
+        "chained",
         "hello",
         "protocol",
     )
@@ -90,7 +86,8 @@ class Socket(Connection):
         self.protocol = protocol
         self._incoming = Incoming(protocol)
         self.hello: Hello | None = None
-        self._chained: Chained | None = None
+        self.chained: Chained | None = None
+        """What the link of another relay adds."""
         self._alone = 0
         """So many texts are looked at one by one before it is tried again to take them together."""
         self._large: Event | None = None
@@ -111,8 +108,8 @@ class Socket(Connection):
     def detach(self) -> None:
         """Leave the hub, at once and for good, and let go of what was received in part."""
         super().detach()
-        if self._chained is not None:
-            self._chained.end()
+        if self.chained is not None:
+            self.chained.end()
         # The core and its parser hold each other, and so does what went wrong.
         self.protocol.parser.close()
         self.protocol.parser_exc = None
@@ -331,9 +328,7 @@ class Socket(Connection):
             elif isinstance(message, Event):
                 self._event(message)
             else:
-                handler = _HANDLERS.get(str(message["type"]))
-                if handler is not None:
-                    handler(self, message)
+                self._steps = requests.handle(self, message)
         except ProtocolError as error:
             if self.hello is None:
                 self._refuse_greeting(error)
@@ -353,33 +348,24 @@ class Socket(Connection):
 
     def _greet(self, message: Event | dict[str, object]) -> None:
         """Take the peer's hello and answer with ours (AEP-0003 §4)."""
-        if isinstance(message, Event):
-            raise HelloRequired("the first frame has to be hello")
-        hello, peer = parse_hello(message), self.peer
-        greeting.introduce(peer, hello, self.service.inspector)
-        self.hello = hello
-        limits = self.service.limits
+        service, peer = self.service, self.peer
+        hello = self.hello = greeting.take(message, peer, service.inspector)
+        limits = service.limits
         # With room for what is refused in-band, so that the peer learns which of its messages is too large.
         self.protocol.max_message_size = 2 * max(limits.max_event_bytes, limits.max_frame_bytes)
-        found = self._chained = chained.of(self.service, self._nursery, peer, hello)
-        capabilities = self.service.capabilities if found is None else found.capabilities()
-        peer.push(frames.text_frame(answer(hello.version, self.service.relay.instance, capabilities)))
+        found = self.chained = chained.of(service, self._nursery, peer, hello)
+        capabilities = service.capabilities if found is None else found.capabilities()
+        peer.push(frames.text_frame(answer(hello.version, service.relay.instance, capabilities)))
         self.deadline = trio.current_time() + self.interval_seconds
-        self.service.deadlines.watch(self)
+        service.deadlines.watch(self)
         self.log_opened()
         if found is not None:
             found.begin()
 
     def _refuse_greeting(self, error: ProtocolError) -> None:
-        if isinstance(error, Forbidden):
-            self.refuse(error)
-            self._fail("identity-refused", CloseCode.POLICY_VIOLATION)
-            return
-        if not isinstance(error, HelloRequired | VersionUnsupported):
-            detail = "" if isinstance(error, BadJson) else f": {error.detail}"
-            error = HelloRequired(f"the first frame has to be a valid hello{detail}")
-        self.refuse(error)
-        self._fail(error.code, CloseCode.PROTOCOL_ERROR)
+        problem, reason, code = greeting.refusal(error)
+        self.refuse(problem)
+        self._fail(reason, code)
 
     def _event(self, event: Event) -> None:
         peer = self.peer
@@ -399,56 +385,6 @@ class Socket(Connection):
         refusal = self.service.relay.ingest(event, self.peer)
         if refusal is not None:
             self.refuse(refusal, cause=event.id)
-
-    def _subscribe(self, frame: dict[str, object]) -> None:
-        self._steps = self._subscribing(frame)
-
-    def _subscribing(self, frame: dict[str, object]) -> Iterator[None]:
-        # With ten thousand positions, each of these takes some milliseconds: reading them, judging them, taking them.
-        yield
-        request = frames.parse_subscribe(frame)
-        yield
-        refusal: Refusal | None
-        if self.peer.role == "emitter":
-            refusal = Refusal("unauthorized", "an emitter connection may not subscribe")
-        else:
-            refusal = self.service.relay.subscribe(
-                self.peer, request.id, request.filter, request.ceiling, request.from_, others=request.others
-            )
-        if refusal is not None:
-            self.refuse(refusal, request.id)
-            return
-        self.peer.push(frames.text_frame(frames.subscribed(request.id)))
-        if request.from_ is not None:
-            self.wake()
-
-    def _unsubscribe(self, frame: dict[str, object]) -> None:
-        id_ = frames.parse_request_id(frame)
-        self.service.relay.unsubscribe(self.peer, id_)
-        self.peer.push(frames.text_frame(frames.unsubscribed(id_)))
-
-    def _roster(self, frame: dict[str, object]) -> None:
-        id_ = frames.parse_request_id(frame)
-        claims = self.service.relay.claims
-        if self.peer.role == "emitter":
-            self.refuse(Refusal("unauthorized", "an emitter connection may not ask for the roster"), id_)
-        elif self.peer.grants is not None and not self.peer.grants.consume:
-            self.refuse(Refusal("unauthorized", "this token may not consume"), id_)
-        elif claims.size_bytes > self.service.limits.hard_limit_bytes:
-            self.refuse(Refusal("limit-exceeded", "the roster is longer than hard_limit_bytes"), id_)
-        else:
-            self._steps = self._telling_roster(id_)
-
-    def _telling_roster(self, id_: str) -> Iterator[None]:
-        entries = yield from self.service.relay.claims.write_roster(self.peer.grants)
-        self.peer.push(frames.text_frame(frames.roster(id_, entries)))
-
-    def _ping(self, frame: dict[str, object]) -> None:
-        self.peer.push(frames.text_frame(frames.pong(frame.get("t"))))
-
-    def _announce(self, frame: dict[str, object]) -> None:
-        if self._chained is not None:
-            self._chained.changed(frame)
 
     def log_opened(self) -> None:
         """Say who has come, as far as it is known."""
@@ -476,16 +412,6 @@ class Socket(Connection):
 def _ping(t: int) -> bytes:
     """Return the ping of the millisecond ``t``, which goes to many."""
     return frames.text_frame(frames.ping(t))
-
-
-_HANDLERS: dict[str, Callable[[Socket, dict[str, object]], None]] = {
-    "subscribe": Socket._subscribe,
-    "unsubscribe": Socket._unsubscribe,
-    "roster": Socket._roster,
-    "ping": Socket._ping,
-    feeders.NAME: Socket._announce,
-}
-"""What a peer can ask for. Every other frame is ignored: it needs no answer, or a later revision knows it."""
 
 
 async def serve(service: Service, wire: Wire, request: Request, rest: bytes, holder: Holder) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 from websockets.frames import Frame, Opcode
 
-from aep_relay.bindings.websocket import _HANDLERS
+from aep_relay.bindings.requests import _HANDLERS
 from aep_relay.hub import feeders
 from aep_relay.hub.limits import Limits
 from aep_relay.protocol.members import MEMBERS
