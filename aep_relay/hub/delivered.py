@@ -185,6 +185,10 @@ def _pending(outbox: Outbox) -> dict[Key, Pending]:
                     handed[key] = higher(handed.get(key), mark.position)
                 else:
                     _lower(bounds.setdefault(scope, {}), {mark.session: mark.bound}, scope, batch, began)
+    for key in handed:
+        if key[0] is ANY:
+            # Of that, nobody knows more than what was sent since.
+            began[key] = None
     return {
         (scope, session): Pending(bounds.get(scope, {}).get(session), handed.get((scope, session)), track)
         for (scope, session), track in began.items()

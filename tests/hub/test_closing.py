@@ -333,6 +333,16 @@ def test_a_backfill_for_very_many_subscriptions_holds_them_down() -> None:
     assert set(end(hub, peer).values()) <= {(0, 2), (0, 4)}
 
 
+def test_what_went_out_for_very_many_subscriptions_is_told_though_it_is_gone() -> None:
+    hub, peer = many_subscriptions(buffer_events=3)
+    for number, seq in enumerate((4, 5, 6, 7, 5, 6)):
+        hub.ingest(event(f"e{number}", seq))
+    flush(hub)
+    room_for(peer, "e2")
+    hub.drain_peer(peer)
+    assert set(end(hub, peer).values()) == {(0, 4)}, "the backfill of 5 has yet to be sent"
+
+
 @pytest.mark.parametrize(("severities", "told"), [("nd", (0, 1)), ("ndn", (0, 3)), ("nddn", (0, 4))])
 def test_what_was_dropped_for_very_many_subscriptions_is_not_told(
     severities: str, told: tuple[int, int]
