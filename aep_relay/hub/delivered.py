@@ -2,8 +2,11 @@
 
 A reported position is the highest up to which everything queued for that subscription and session has gone out. What
 is still queued holds it down, a backfill below it too, and so does the cursor of a session that is still behind:
-duplicates are legal and losses are not. Where nothing is reported, nothing of that session was handed over, or it was
-cut off: a connection's end must hold nobody else up, and its last frame has to be one that clients take. Cut off are
+duplicates are legal and losses are not. What is queued for more subscriptions than are told apart (``outbox.ANY``)
+holds all of the connection down: their positions are safe then, if not the highest.
+
+Where nothing is reported, nothing of that session was handed over, or it was cut off: a connection's end must hold
+nobody else up, and its last frame has to be one that clients take. Cut off are
 
 * of each subscription, all but ``max_positions`` sessions: it could resume by no more. Those written last are named;
 * all that comes after ``MAX_COST`` was spent, subscriptions in their order: 5,000 positions of a consumer that has
