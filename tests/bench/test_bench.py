@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 import tomllib
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +15,7 @@ from websockets.frames import Frame
 from websockets.streams import StreamReader
 
 from . import __main__ as command
-from . import daemon, events, harness, pace, paced, report, scenarios_chain, wire
+from . import daemon, events, harness, machine, pace, paced, report, scenarios_chain, wire
 from .catalogue import SCENARIOS, summary
 from .harness import Bench, Runs
 from .process import BenchError, Measured
@@ -184,6 +186,22 @@ def test_the_pace_is_measured_around_a_run_on_the_core_of_the_server() -> None:
     # More than there are distinct Events for.
     assert min(next(pieces) for _ in range(25)) > 0
     assert os.sched_getaffinity(0) == before
+
+
+def test_what_a_thread_took_counts_when_it_has_ended() -> None:
+    spent_ns: list[int] = []
+
+    def spend() -> None:
+        while time.thread_time_ns() < 30_000_000:
+            pass
+        spent_ns.append(time.thread_time_ns())
+
+    before, _ = machine.schedule_nanoseconds(os.getpid())
+    thread = threading.Thread(target=spend)
+    thread.start()
+    thread.join()
+    ran, _ = machine.schedule_nanoseconds(os.getpid())
+    assert ran - before >= spent_ns[0]
 
 
 def test_events_are_of_one_size_distinct_and_told_apart_by_their_marker() -> None:
