@@ -66,6 +66,7 @@ class SessionBuffer:
     __slots__ = (
         "_admitted",
         "_arrival",
+        "_evicted_after",
         "_evicted_last",
         "_head",
         "_items",
@@ -89,7 +90,10 @@ class SessionBuffer:
         self._admitted = 0
         self._arrival = START
         self._evicted_last: tuple[str, str] | None = None
-        self._trimmed = False
+        self._evicted_after: Lost | None = None
+        """What was gone when ``_evicted_last`` went, if that was alone and riders behind it had gone before."""
+        self._trimmed: Lost | None = None
+        """What was gone when a rider of the only entry had just gone, as long as nothing else has gone since."""
 
     def __len__(self) -> int:
         return len(self.held)
@@ -162,7 +166,6 @@ class SessionBuffer:
         keys, items, head = self._keys, self._items, self._head
         first = items[head]
         position = keys[head]
-        self._trimmed = False
         if first.position is None:
             self.lost = Lost(position, riders=True)
             return self._forget(head, head + 1)
@@ -170,9 +173,10 @@ class SessionBuffer:
         while end < len(items) and items[end].position is None:
             end += 1
         if end == len(items) and end > head + 1:
-            self._trimmed = True
             self.lost = Lost(position, riders=True)
-            return self._forget(head + 1, head + 2)
+            gone = self._forget(head + 1, head + 2)
+            self._trimmed = self.lost
+            return gone
         riders = end > head + 1 or (self.lost is not None and self.lost == (position, True))
         self.lost = Lost(position, riders)
         return self._forget(head, end)
@@ -192,7 +196,6 @@ class SessionBuffer:
         position = keys[end - 1]
         first = bisect_left(keys, position, head, end)
         riders = self.lost == (position, True) or any(item.position is None for item in items[first:end])
-        self._trimmed = False
         self.lost = Lost(position, riders)
         return self._forget(head, end)
 
@@ -223,7 +226,6 @@ class SessionBuffer:
         if mark is None or (self.lost is not None and self.lost.position >= mark):
             return []
         end = bisect_right(self._keys, mark, self._head)
-        self._trimmed = False
         gone = self._forget(self._head, end) if end > self._head else []
         self.lost = Lost(mark, riders=bool(gone) and gone[-1].position is None)
         return gone
@@ -235,6 +237,8 @@ class SessionBuffer:
             del held[event.key]
         self.size_bytes -= sum([event.held_bytes for event in gone])
         self._evicted_last = gone[-1].key
+        self._evicted_after = self._trimmed if start == self._head and len(gone) == 1 else None
+        self._trimmed = None
         if start != self._head:
             del items[start:end]
             del self._keys[start:end]
@@ -316,9 +320,12 @@ class SessionBuffer:
             return cursor.key < lost.position
         at = self._find(cursor.last, cursor.key)
         if at < 0:
-            return cursor.last is not self._evicted_last
+            trimmed = self._evicted_after
+            return cursor.last is not self._evicted_last or (
+                trimmed is not None and cursor.lost is not trimmed
+            )
         # What was read last is held: of what follows it, riders can have gone before it does.
-        return self._trimmed and self._items[at].position is not None
+        return self._trimmed is not None and self._items[at].position is not None
 
     def _find(self, identity: tuple[str, str], key: Position) -> int:
         """Return the index of the very item that ``identity`` was taken from, -1 when it is gone."""

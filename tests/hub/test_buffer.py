@@ -261,6 +261,25 @@ def test_a_cursor_notices_riders_that_go_from_behind_the_entry_it_read() -> None
     assert buffer.overtaken(cursor)
 
 
+def test_a_cursor_notices_riders_that_went_before_the_entry_it_read_did() -> None:
+    buffer = filled(("a", 1), ("r1", None))
+    cursor = reading(buffer, 1)
+    evict(buffer, 1)
+    buffer.admit(event("b", 2))
+    evict(buffer, 1)
+    assert buffer.overtaken(cursor)
+
+
+def test_a_cursor_does_not_mind_riders_that_went_before_it_read_their_entry() -> None:
+    buffer = filled(("a", 1), ("r1", None))
+    evict(buffer, 1)
+    buffer.admit(event("b", 2))
+    cursor = reading(buffer, 1)
+    evict(buffer, 1)
+    assert not buffer.overtaken(cursor)
+    assert rest(buffer, cursor) == ["b"]
+
+
 def test_a_cursor_on_a_rider_does_not_mind_that_rider_going_nor_reads_its_entry_again() -> None:
     buffer = filled(("a", 1), ("r1", None), ("r2", None))
     cursor = reading(buffer, 2)
@@ -381,6 +400,7 @@ def test_cursors_against_the_model(steps: list[tuple[str, int]]) -> None:
             cursors = [pair for pair in cursors if not _read(store, buffer, *pair, value)]
         assert held(buffer) == [item.event.id for item in store.held("s")]
         assert buffer.earliest() == store.earliest("s")
+        assert [buffer.overtaken(cursor) for cursor, _ in cursors] == [naive.overtaken for _, naive in cursors]
 
 
 def _admit(
