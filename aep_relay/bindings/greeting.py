@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from websockets.frames import CloseCode
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from aep_relay.bindings.cards import Inspector
     from aep_relay.hub.peer import Peer
     from aep_relay.protocol.hello import Hello
+
+
+IDENTITY_REFUSED: Final = "identity-refused"
+"""Why a connection ends whose hello names somebody that it may not be."""
 
 
 def take(message: Event | dict[str, object], peer: Peer, inspector: Inspector | None) -> Hello:
@@ -35,7 +39,7 @@ def refusal(error: ProtocolError) -> tuple[ProtocolError, str, int]:
     connection ends for, its close code.
     """
     if isinstance(error, Forbidden):
-        return error, "identity-refused", CloseCode.POLICY_VIOLATION
+        return error, IDENTITY_REFUSED, CloseCode.POLICY_VIOLATION
     if not isinstance(error, HelloRequired | VersionUnsupported):
         detail = "" if isinstance(error, BadJson) else f": {error.detail}"
         error = HelloRequired(f"the first frame has to be a valid hello{detail}")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import aep_relay
-from aep_relay.bindings import auth, chained
+from aep_relay.bindings import auth, chained, greeting
 
 PACKAGE = Path(aep_relay.__file__).parent
 README = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
@@ -18,12 +18,19 @@ ENDING = re.compile(
 NAMED = re.compile(
     r'^(?:SLOW_CONSUMER) = "([a-z-]+)"|_REASONS = .*"([a-z-]+)"\}|, "(protocol-error)"\)', re.MULTILINE
 )
-# Refusals of a hello: their code is the reason.
-OF_HELLO = {"hello-required", "version-unsupported"}
+# Refusals of a hello: their code is the reason, but for one.
+OF_HELLO = {"hello-required", "version-unsupported", greeting.IDENTITY_REFUSED}
 
 
 def reasons() -> set[str]:
-    found = {auth.REMOVED, auth.CHANGED, auth.EXPIRED, auth.REQUIRED, chained.LOOP} | OF_HELLO
+    found = {
+        auth.REMOVED,
+        auth.CHANGED,
+        auth.EXPIRED,
+        auth.REQUIRED,
+        chained.LOOP,
+        greeting.IDENTITY_REFUSED,
+    } | OF_HELLO
     for part in ("hub", "bindings"):
         for path in (PACKAGE / part).glob("*.py"):
             text = path.read_text(encoding="utf-8")
