@@ -73,9 +73,7 @@ class CatchUp:
         while behind and events > 0 and size > 0 and peer.closing is None:
             session, cursor = next(iter(behind.items()))
             if overtaken(self._store, session, cursor):
-                self._hand(peer, batch)
-                batch = Batch(subscription)
-                self._fanout.tell_loss(peer, subscription, session)
+                self._fanout.tell_loss(peer, subscription, session, batch)
             before = batch.size_bytes
             events -= self._read(peer, subscription, replay, batch, events, size)
             size -= batch.size_bytes - before
@@ -121,7 +119,7 @@ class CatchUp:
 
     def _hand(self, peer: Peer, batch: Batch) -> None:
         if batch.frames:
-            self._stats.replayed_events += len(batch.frames)
+            self._stats.replayed_events += batch.events
             peer.take(batch)
 
     def _caught_up(self, peer: Peer, subscription: Subscription) -> None:

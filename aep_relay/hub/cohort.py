@@ -17,15 +17,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aep_relay.hub.notices import add_loss
 from aep_relay.hub.outbox import ANY, Batch
 from aep_relay.hub.positions import before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aep_relay.hub.buffer import Lost
     from aep_relay.hub.outbox import Mark
     from aep_relay.hub.peer import Peer
-    from aep_relay.hub.subscriptions import Group
+    from aep_relay.hub.subscriptions import Group, Subscription
     from aep_relay.protocol.framing import Framing
 
 MAX_SCOPES = 4
@@ -122,6 +124,18 @@ class Cohort:
                 highest = before(mark.bound)
                 batch.before[(ANY, mark.session)] = None if highest is None else ((mark.stamp, highest),)
         batch.size_bytes += len(frame)
+        if batch.size_bytes >= self.batch_bytes:
+            self.seal()
+
+    def push_loss(self, frame: bytes, subscription: Subscription, session: str, lost: Lost) -> None:
+        """Add what tells a subscription of the only connection that something is gone."""
+        batch = self.open
+        if batch is None:
+            batch = self._begin()
+        if batch.scopes is None:
+            batch.scopes = []
+        batch.scopes.append((subscription,))
+        add_loss(batch, frame, subscription, session, lost)
         if batch.size_bytes >= self.batch_bytes:
             self.seal()
 

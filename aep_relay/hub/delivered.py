@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from aep_relay.hub.buffer import START
 from aep_relay.hub.outbox import ANY
 from aep_relay.hub.positions import after, before, higher, highest_since
+from aep_relay.hub.replay import misses, resumable_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aep_relay.hub.buffer import Cursor
     from aep_relay.hub.outbox import Batch, Key, Outbox
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.positions import Track
@@ -239,9 +242,7 @@ def _position(
     bounds = [queued.bound for queued in queue if queued.bound is not None]
     if cursor is not None:
         # The rest of this session is left to the cursor, whatever the group has delivered to others.
-        buffer = store.get(session)
-        is_split = buffer is not None and buffer.is_split(cursor)
-        bounds.append(cursor.key if is_split else after(cursor.key))
+        bounds += _unread(cursor, session, store)
     bound = min(bounds, default=None)
     if bound is None:
         return max(handed, default=None)
@@ -249,6 +250,19 @@ def _position(
     if not handed or max(handed) == fit:
         return fit
     return higher(fit, _held_below(subscription, session, bound, store)) or before(bound)
+
+
+def _unread(cursor: Cursor, session: str, store: Store) -> list[Position]:
+    """Return positions that what ``cursor`` has yet to read rules out, and what it has yet to tell is gone."""
+    lost, buffer = misses(store, session, cursor), store.get(session)
+    found = [] if lost is None else [resumable_below(lost)]
+    if cursor.key != START:
+        is_split = buffer is not None and buffer.is_split(cursor)
+        found.append(cursor.key if is_split else after(cursor.key))
+    elif buffer is not None and buffer.tail() != START:
+        # Of what stands before every position nobody can resume.
+        found.append(buffer.earliest())
+    return [bound for bound in found if bound is not None]
 
 
 def _live(peer: Peer, subscription: Subscription, session: str, queue: list[Pending]) -> list[Position]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aep_relay.hub.limits import Limits
+    from aep_relay.hub.outbox import Batch
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.stats import Stats
     from aep_relay.hub.store import Store
@@ -98,8 +99,11 @@ class FanOut:
         self._pass: Iterator[None] | None = None
         self._framed: dict[tuple[int | None, Framing], bytes] = {}
 
-    def publish(self, event: Event, key: Position | None) -> None:
-        """Queue ``event``, admitted at ``key`` if at all, for every consumer whose filter it matches."""
+    def publish(self, event: Event, key: Position | None, target: Peer | None = None) -> None:
+        """Queue ``event``, admitted at ``key`` if at all, for every consumer whose filter it matches.
+
+        Not for its ``target`` if that replays, which has it.
+        """
         stamp = self.stamp = self.stamp + 1
         groups = self.index.matching(event)
         if not groups:
@@ -130,7 +134,7 @@ class FanOut:
                     mixed.setdefault(cohort, []).append(group)
         self.backlog_bytes += backlog_bytes
         if mixed is not None:
-            self._publish_mixed(event, key, mark, mixed)
+            self._publish_mixed(event, key, mark, mixed, target)
         if event.variants is not None:
             # They served this fan-out. Kept on a held Event, they would be memory that nothing bounds.
             event.variants = None
@@ -175,13 +179,18 @@ class FanOut:
         return encode_each(framing, events, raws)
 
     def _publish_mixed(
-        self, event: Event, key: Position | None, mark: Mark, mixed: dict[Cohort, list[Group]]
+        self,
+        event: Event,
+        key: Position | None,
+        mark: Mark,
+        mixed: dict[Cohort, list[Group]],
+        target: Peer | None,
     ) -> None:
         for cohort, groups in mixed.items():
             serving = groups
             if cohort.solo is not None:
                 serving = self._serving(cohort.solo, event, key, groups)
-                if not serving:
+                if not serving or cohort.solo is target:
                     continue
             ceilings = [group.ceiling for group in serving]
             # The richest ceiling wins: the consumer asked for it. None is richer than any.
@@ -199,7 +208,6 @@ class FanOut:
         crowded = queued_bytes > outbox.soft_limit_bytes
         matching = set(groups)
         serving: dict[Group, None] = {}
-        losses: list[Subscription] = []
         for subscription in peer.subscriptions.values():
             group = subscription.group
             if (
@@ -208,12 +216,10 @@ class FanOut:
                 and not self._leaves(peer, subscription, event, key, crowded=crowded)
             ):
                 serving[group] = None
-                if self._hides_loss(subscription, event, key):
-                    losses.append(subscription)
-        for subscription in losses:
-            self.tell_loss(peer, subscription, event.session or "")
-        # To tell it may have been too much.
-        return list(serving) if peer.closing is None else []
+                if cohort is not None and self._hides_loss(subscription, event, key):
+                    # Nothing may end the connection before this Event is queued: it would be passed over.
+                    self.tell_loss(peer, subscription, event.session or "", cohort)
+        return list(serving)
 
     def _leaves(
         self, peer: Peer, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
@@ -261,10 +267,18 @@ class FanOut:
             and overtaken(self._store, session, replay.behind[session])
         )
 
-    def tell_loss(self, peer: Peer, subscription: Subscription, session: str) -> None:
-        """Tell ``peer`` that eviction has overtaken a cursor of ``subscription``."""
+    def tell_loss(self, peer: Peer, subscription: Subscription, session: str, queue: Batch | Cohort) -> None:
+        """Tell ``peer``, in ``queue``, that eviction has overtaken a cursor of ``subscription``."""
         self._stats.exhausted_replays += 1
-        notices.replay_exhausted(peer, subscription, session, self._store.earliest(session))
+        earliest, lost = self._store.earliest(session), self._store.lost(session)
+        frame = notices.replay_exhausted(peer.framing, subscription, session, earliest)
+        if not frame or lost is None:
+            return
+        if isinstance(queue, Cohort):
+            queue.push_loss(frame, subscription, session, lost)
+            self.backlog_bytes += len(frame)
+        else:
+            notices.add_loss(queue, frame, subscription, session, lost)
 
     def note(self, subscription: Subscription, session: str, position: Position | None) -> None:
         """Note the highest position of ``session`` that ``subscription`` was handed before its cursor goes on."""
@@ -378,7 +392,7 @@ class FanOut:
             cohort.seal()
             number = cohort.number
             size = sum(batch.size_bytes for batch in cohort.sealed)
-            events = sum(len(batch.frames) for batch in cohort.sealed)
+            events = sum(batch.events for batch in cohort.sealed)
             members = list(cohort.members)
             # Forgotten at once: what is published from here on is another flush's.
             self.backlog_bytes = max(0, self.backlog_bytes - size * len(members))

@@ -87,6 +87,7 @@ class Batch:
         "before",
         "frames",
         "marks",
+        "notices",
         "scope",
         "scopes",
         "size_bytes",
@@ -95,6 +96,8 @@ class Batch:
     def __init__(self, scope: object) -> None:
         self.frames: list[bytes] = []
         self.marks: list[Mark] = []
+        self.notices = 0
+        """How many of the frames are no Events, but tell of a loss."""
         self.scope = scope
         """Whose subscription all frames serve, when they serve the same."""
         self.scopes: list[tuple[object, ...]] | None = None
@@ -106,6 +109,11 @@ class Batch:
         self._essential: Batch | None = None
         self._bounds: dict[object, dict[str | None, Position]] | None = None
         self._drops: dict[Key, tuple[int | None, Position | None]] | None = None
+
+    @property
+    def events(self) -> int:
+        """How many Events there are in it."""
+        return len(self.frames) - self.notices
 
     def joined(self) -> bytes:
         """Return all frames as one run of bytes, joined once."""
@@ -136,6 +144,7 @@ class Batch:
                 if self.scopes is not None:
                     kept.scopes = [self.scopes[index] for index in keep]
                 kept.before = self.before
+                kept.notices = self.notices
                 kept.size_bytes = sum(map(len, kept.frames))
             self._essential = kept
         return kept

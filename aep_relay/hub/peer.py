@@ -163,7 +163,7 @@ class Peer:
                 self.closing = GONE
                 return False
             outbox.sent_bytes += sent
-            self.delivered_events += len(batch.frames)
+            self.delivered_events += batch.events
             if sent == batch.size_bytes:
                 return True
             outbox.partly_sent(batch, sent)
@@ -172,7 +172,7 @@ class Peer:
             return True
         dropped_events = outbox.dropped_events
         if outbox.offer(batch):
-            self.delivered_events += len(batch.frames) - (outbox.dropped_events - dropped_events)
+            self.delivered_events += batch.events - (outbox.dropped_events - dropped_events)
             return True
         outbox.force(batch)
         self.owner.overflowed(self)

@@ -309,14 +309,15 @@ class Relay:
 
     def _publish_beside(self, event: Event, key: Position | None, target: Peer) -> None:
         cohort = target.cohort
-        if cohort is None:
+        if cohort is None or cohort.solo is not None:
+            self.fanout.publish(event, key, target)
+        else:
+            # The target has it: the batch that holds the command for its cohort is not for it.
+            cohort.settle(target)
             self.fanout.publish(event, key)
-            return
-        # The target has it: the batch that holds the command for its cohort is not for it, nor is its replay.
-        cohort.settle(target)
-        self.fanout.publish(event, key)
-        cohort.seal()
-        target.seen = cohort.number
+            cohort.seal()
+            target.seen = cohort.number
+        # Nor is its replay.
         for subscription in target.subscriptions.values():
             if subscription.replay is not None:
                 subscription.replay.hand(event)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from aep_relay.hub.buffer import START, Cursor
+from aep_relay.hub.positions import after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aep_relay.hub.buffer import SessionBuffer
+    from aep_relay.hub.buffer import Lost, SessionBuffer
     from aep_relay.hub.store import Store
     from aep_relay.protocol.event import Event
     from aep_relay.protocol.filters import Filter
@@ -99,15 +100,29 @@ def _held(store: Store, filter_: Filter) -> Iterator[SessionBuffer]:
 
 def overtaken(store: Store, session: str, cursor: Cursor) -> bool:
     """Say whether eviction took something that ``cursor`` has yet to read, and if so move it past the loss."""
+    lost = misses(store, session, cursor)
+    if lost is None:
+        return False
+    cursor.key, cursor.last, cursor.after, cursor.lost = lost.position, None, None, lost
+    return True
+
+
+def misses(store: Store, session: str, cursor: Cursor) -> Lost | None:
+    """Return what is gone of ``session`` if something is among it that ``cursor`` has yet to read."""
     lost = store.lost(session)
     if lost is None or lost is cursor.lost:
-        return False
+        return None
     buffer = store.get(session)
     if buffer is not None:
         gone = buffer.overtaken(cursor)
     else:
         # It had something before it, or it is still to tell what followed the requested position.
         gone = cursor.last is not None or cursor.after is None or lost.after(cursor.after)
-    if gone:
-        cursor.key, cursor.last, cursor.after, cursor.lost = lost.position, None, None, lost
-    return gone
+    return lost if gone else None
+
+
+def resumable_below(lost: Lost) -> Position | None:
+    """Return the lowest position from which who resumes is not told of what is ``lost``; None if nobody is."""
+    if lost.position == START:
+        return None
+    return after(lost.position) if lost.riders else lost.position

@@ -52,8 +52,11 @@ class ResumingConsumer(Consumer):
         if position is not None:
             for entry in own_bounds:
                 assert not entry.holds_down(position), f"{position} passes over {entry.event}"
+        known = positions or requested
         if cohort.MAX_SCOPES == 0:
             # Where Events are not told by filter, it has to be safe to resume by, and need not be the highest.
+            fit = [p for p in known if not any(entry.holds_down(p) for entry in bounds)]
+            assert not fit or position is not None
             return
         if not bounds and cursor is None and session not in sub.told:
             shared = [
@@ -62,7 +65,6 @@ class ResumingConsumer(Consumer):
             expected = (max(positions + requested, default=None), max(positions_of(shared), default=None))
             assert position in expected
             return
-        known = positions or requested
         fit = [p for p in known if not any(entry.holds_down(p) for entry in bounds)]
         if max(known, default=None) not in fit:
             # It is looked for among what is held; of what is not, a lower one costs the consumer nothing.
@@ -83,6 +85,7 @@ class ResumingConsumer(Consumer):
         while again.drain():
             pass
         told = {entry.data for entry in again.handed + self.handed}
+        as_target = {e.event.key for e in self.handed if e.event is not None and not e.subs}
         for sub in self.subs.values():
             sent = {e.event.key for e in self.handed if e.event is not None and sub in e.subs}
             resumed = {
@@ -90,7 +93,7 @@ class ResumingConsumer(Consumer):
             }
             for item in delivered:
                 if item["sub"] == sub.id:
-                    self._check_owed(sub, item["session"], sent | resumed, told)
+                    self._check_owed(sub, item["session"], sent | resumed | as_target, told)
         self.relay.detach(again.peer)
 
     def _check_owed(self, sub: Sub, session: str, got: set[tuple[str, str]], told: set[bytes]) -> None:

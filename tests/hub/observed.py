@@ -168,7 +168,8 @@ class Consumer:
     def published(self, event: Event, item: Item | None, *, is_target: bool = False) -> None:
         """Expect what ``event``, just ingested, means for this connection."""
         if is_target:
-            self.expected.append(Entry(frames.text_frame(event.raw)))
+            # As the target, and for none of its subscriptions.
+            self.expected.append(Entry(frames.text_frame(event.raw), (), event))
         key = None if item is None else item.key
         serving = []
         for sub in self.subs.values():
@@ -249,7 +250,7 @@ class Consumer:
         if self.peer.closing is not None and not self.is_complete:
             self.ended()
         else:
-            self._replayed(turn, self._align(self._newly_handed()))
+            self._replayed(turn, self._without_dropped(self._align(self._newly_handed())))
             self._check_drops()
             assert not self.is_complete or not any(sub.replaying for sub in self.subs.values())
         return more
@@ -275,6 +276,15 @@ class Consumer:
                 assert entry.droppable, f"expected {entry.data!r}, came {left[0]!r}"
                 self._dropped_events += 1
         return list(left)
+
+    def _without_dropped(self, left: list[bytes]) -> list[bytes]:
+        """Take back what was matched with Events that were dropped: they look like what a replay has sent since."""
+        while self.peer.outbox.dropped_events > self._dropped_events + len(self.expected):
+            if not self.handed or not self.handed[-1].droppable or self.handed[-1].is_replayed:
+                break
+            left.insert(0, self.handed.pop().data)
+            self._dropped_events += 1
+        return left
 
     def _check_drops(self) -> None:
         """Where everything was handed over, what is missing was dropped: counted, and above the soft limit only."""

@@ -400,7 +400,9 @@ def test_cursors_against_the_model(steps: list[tuple[str, int]]) -> None:
             cursors = [pair for pair in cursors if not _read(store, buffer, *pair, value)]
         assert held(buffer) == [item.event.id for item in store.held("s")]
         assert buffer.earliest() == store.earliest("s")
-        assert [buffer.overtaken(cursor) for cursor, _ in cursors] == [naive.overtaken for _, naive in cursors]
+        assert [buffer.overtaken(cursor) for cursor, _ in cursors] == [
+            naive.overtaken for _, naive in cursors
+        ]
 
 
 def _admit(

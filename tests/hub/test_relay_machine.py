@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -106,7 +107,8 @@ class RelayMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         with self._patches:
-            if hasattr(self, "relay"):
+            # What has failed already is not to be hidden behind what that leaves undone.
+            if hasattr(self, "relay") and sys.exc_info()[0] is None:
                 self._finish()
 
     # Events in
