@@ -54,7 +54,8 @@ class ResumingConsumer(Consumer):
                 assert not entry.holds_down(position), f"{position} passes over {entry.event}"
         known = positions or requested
         if cohort.MAX_SCOPES == 0:
-            # Where Events are not told by filter, it has to be safe to resume by, and need not be the highest.
+            # Events are not told by filter: what is unsent for any subscription holds down every position.
+            bounds += [entry for entry in unsent if entry.is_of(session)]
             fit = [p for p in known if not any(entry.holds_down(p) for entry in bounds)]
             assert not fit or position is not None
             return
