@@ -1,4 +1,4 @@
-"""Losses: what a chained relay needs to know of what the buffers hold, and how consumers are told of what they do not."""
+"""Losses: what a chained relay needs to know of what is held, and how consumers are told of what is not."""
 
 from __future__ import annotations
 
