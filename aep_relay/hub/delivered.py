@@ -191,8 +191,8 @@ def _pending(outbox: Outbox) -> dict[Key, Pending]:
                     handed[key] = higher(handed.get(key), mark.position)
                 else:
                     _lower(bounds.setdefault(scope, {}), {mark.session: mark.bound}, scope, batch, began)
-    for key in handed:
-        if key[0] is ANY:
+    for key, position in handed.items():
+        if key[0] is ANY and position is not None:
             # Of that, nobody knows more than what was sent since.
             began[key] = None
     return {
@@ -272,9 +272,10 @@ def _live(peer: Peer, subscription: Subscription, session: str, queue: list[Pend
     if group is None:
         return []
     track = queue[0].before if queue else group.tracks.get(session)
-    known = peer.outbox.skips or {}
-    skips = [skip for scope in (group, ANY) if (skip := known.get((scope, session)))]
-    since = subscription.since
+    known, since = peer.outbox.skips or {}, subscription.since
+    found_skips = [known.get((scope, session)) for scope in (group, ANY)]
+    # What was dropped before it subscribed was not for it.
+    skips = [skip for skip in found_skips if skip is not None and skip.stamp > since]
     found = [queued.handed for queued in queue]
     if all(queue and _is_older(track, skip.before) for skip in skips):
         found.append(highest_since(track, since))

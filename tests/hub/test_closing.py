@@ -281,6 +281,17 @@ def test_what_was_dropped_is_not_told_and_holds_nothing_down(severities: str, to
     assert end(hub, peer)[("sub", "s")] == told
 
 
+def test_what_was_dropped_before_a_subscription_is_not_its_own() -> None:
+    hub = relay(soft_limit_bytes=1, hard_limit_bytes=100_000)
+    peer = consumer(hub, capacity_bytes=0)
+    for seq, severity in enumerate(("notice", "debug", "notice", "debug"), 1):
+        emit(hub, seq, severity=severity)
+    assert hub.subscribe(peer, "late", filters.EMPTY, None) is None
+    sink(peer).capacity_bytes = None
+    drain(hub, peer)
+    assert end(hub, peer) == {("sub", "s"): (0, 3)}
+
+
 def test_what_was_dropped_is_not_told_when_its_session_is_paced() -> None:
     hub = relay(soft_limit_bytes=500, hard_limit_bytes=20_000)
     peer = consumer(hub, capacity_bytes=0)
@@ -341,6 +352,19 @@ def test_what_went_out_for_very_many_subscriptions_is_told_though_it_is_gone() -
     room_for(peer, "e2")
     hub.drain_peer(peer)
     assert set(end(hub, peer).values()) == {(0, 4)}, "the backfill of 5 has yet to be sent"
+
+
+def test_a_rider_that_went_out_for_very_many_subscriptions_hides_nothing() -> None:
+    hub, peer = many_subscriptions()
+    sink(peer).capacity_bytes = None
+    emit(hub, 1, 2)
+    sink(peer).capacity_bytes = 0
+    hub.ingest(event("r"))
+    hub.ingest(event("t1", 1, session="t"))
+    flush(hub)
+    room_for(peer, "t1")
+    hub.drain_peer(peer)
+    assert {position for (_, session), position in end(hub, peer).items() if session == "s"} == {(0, 2)}
 
 
 @pytest.mark.parametrize(("severities", "told"), [("nd", (0, 1)), ("ndn", (0, 3)), ("nddn", (0, 4))])

@@ -26,7 +26,7 @@ from aep_relay.hub.policy import FULL
 from aep_relay.hub.relay import Relay
 from aep_relay.protocol import filters, frames
 from aep_relay.protocol.errors import Refusal
-from aep_relay.protocol.event import Event, Shape
+from aep_relay.protocol.event import Event, Shape, decode
 from aep_relay.protocol.framing import Framing
 from tests.hub.build import assert_empty, event, exhausted, sink
 from tests.hub.choices import (
@@ -79,7 +79,7 @@ class RelayMachine(RuleBasedStateMachine):
         limits=st.sampled_from(LIMITS),
         slice_events=st.sampled_from([1, 2, 256]),
         slice_cost=st.sampled_from([1, 100_000, fanout.SLICE_COST_BYTES]),
-        max_scopes=st.sampled_from([cohort.MAX_SCOPES, 0]),
+        max_scopes=st.sampled_from([cohort.MAX_SCOPES, 1, 0]),
         emitter_capacity=st.sampled_from([None, 0, 1_500]),
         filter_=st.sampled_from(FILTERS),
         capacity=capacities,
@@ -216,7 +216,7 @@ class RelayMachine(RuleBasedStateMachine):
         self, session: str, steps: list[int], severity: str, padding: int, before: Event | None
     ) -> None:
         """What comes together, most of it in order: as many as can be are taken in as one."""
-        events = [] if before is None or before.shape is Shape.COMMAND else [before]
+        events = [] if before is None or before.shape is Shape.COMMAND else [decode(before.raw)]
         seq = 10 * self.serial
         for step in steps:
             seq += step
@@ -251,6 +251,8 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(repeated=told)
     def redeliver(self, repeated: Event) -> None:
         if repeated.shape is not Shape.COMMAND:
+            # What comes again is no object that is known.
+            repeated = decode(repeated.raw)
             assert self.relay.ingest(repeated) is None
             self._ingested(repeated)
 
@@ -289,7 +291,7 @@ class RelayMachine(RuleBasedStateMachine):
             claimants = [
                 c for c in self.consumers if not c.over and repeated.session in (c.peer.claims or ())
             ]
-            self._command(repeated, sender, claimants, authenticated=True)
+            self._command(decode(repeated.raw), sender, claimants, authenticated=True)
 
     def _command(
         self, sent: Event, sender: Consumer, claimants: list[Consumer], *, authenticated: bool
