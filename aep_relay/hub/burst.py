@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from aep_relay.hub.fanout import REDACTED, REDACTION_FACTOR
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,9 +22,11 @@ MAX_BYTES: Final = 64 * 1024
 MAX_COHORTS: Final = 64
 """With more, each Event may cost as much as a burst."""
 MAX_GROUPS: Final = 256
-"""With more, it is looked at how many of them may match each Event,"""
+"""With more, a burst is bounded by ``MAX_CANDIDATES`` too, which takes a look at each Event to know."""
 MAX_CANDIDATES: Final = 4096
-"""which are so many for all together at most."""
+"""Groups that the Events of a burst are compared with, all together."""
+MAX_PLACES: Final = 8192
+"""Groups of cohorts that they are queued for, likewise: each takes some tenths of a microsecond."""
 
 
 def cut(events: Sequence[Event], start: int, fanout: FanOut) -> list[Event]:
@@ -34,15 +38,20 @@ def cut(events: Sequence[Event], start: int, fanout: FanOut) -> list[Event]:
         # What a replaying connection is sent depends on what is in the buffers at that moment.
         return []
     burst: list[Event] = []
+    index = fanout.index
     session, last, left_bytes = events[start].session, (-1, -1), MAX_BYTES
-    for event in events[start : start + MAX_EVENTS]:
+    if fanout.redacts(REDACTED) and (
+        len(index.groups) > MAX_GROUPS or any(group.ceiling == REDACTED for group in index.groups.values())
+    ):
+        left_bytes //= REDACTION_FACTOR
+    most_events = min(MAX_EVENTS, MAX_PLACES // max(1, fanout.places))
+    for event in events[start : start + most_events]:
         position = event.position
         left_bytes -= len(event.raw)
         if position is None or position <= last or event.session != session or left_bytes < 0:
             break
         last = position
         burst.append(event)
-    index = fanout.index
     if len(index.groups) > MAX_GROUPS:
         left_candidates = MAX_CANDIDATES
         for count, event in enumerate(burst):

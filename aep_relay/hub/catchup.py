@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aep_relay.hub import notices
+from aep_relay.hub.fanout import REDACTION_FACTOR
 from aep_relay.hub.outbox import Batch, Mark
 from aep_relay.hub.replay import overtaken
 from aep_relay.protocol.framing import Framing
@@ -74,9 +75,9 @@ class CatchUp:
             session, cursor = next(iter(behind.items()))
             if overtaken(self._store, session, cursor):
                 self._fanout.tell_loss(peer, subscription, session, batch)
-            before = batch.size_bytes
-            events -= self._read(peer, subscription, replay, batch, events, size)
-            size -= batch.size_bytes - before
+            taken, cost_bytes = self._read(peer, subscription, replay, batch, events, size)
+            events -= taken
+            size -= cost_bytes
         self._hand(peer, batch)
         if session in behind:
             behind[session] = behind.pop(session)
@@ -90,26 +91,31 @@ class CatchUp:
         batch: Batch,
         max_events: int,
         max_bytes: int,
-    ) -> int:
-        """Read on in the first session that is behind; return how many Events that took."""
+    ) -> tuple[int, int]:
+        """Read on in the first session that is behind; return how many Events that took, and what it cost in bytes."""
         session, cursor = next(iter(replay.behind.items()))
+        ceiling = subscription.ceiling
+        factor = REDACTION_FACTOR if self._fanout.redacts(ceiling) else 1
         buffer = self._store.get(session)
         events: list[Event] = []
         at_end = True
         if buffer is not None:
-            events, at_end = buffer.read(cursor, max_events, max_bytes)
+            events, at_end = buffer.read(cursor, max_events, -(-max_bytes // factor))
         if at_end:
             del replay.behind[session]
         found = _asked(subscription, replay, events)
-        framed = self._fanout.frames(found, subscription.ceiling, peer.framing)
+        framed = self._fanout.frames(found, ceiling, peer.framing)
         batch.frames += framed
         # In order of position, so that riders need no bound of their own.
         batch.marks += [Mark(session, event.position, event.position, False, 0) for event in found]
-        batch.size_bytes += sum(map(len, framed))
+        framed_bytes = sum(map(len, framed))
+        batch.size_bytes += framed_bytes
         position = next((event.position for event in reversed(found) if event.position is not None), None)
         if peer.framing is Framing.WEBSOCKET and position is not None:
             self._note(subscription, session, position, batch)
-        return max(1, len(events))
+        # What is down-leveled is read through, however little is left of it.
+        read_bytes = 0 if ceiling is None else factor * sum([len(event.raw) for event in found])
+        return max(1, len(events)), max(framed_bytes, read_bytes)
 
     def _note(self, subscription: Subscription, session: str, position: Position, batch: Batch) -> None:
         """Note that all up to ``position`` is in ``batch`` or was handed over before."""

@@ -20,7 +20,7 @@ from aep_relay.hub.replay import Replay, overtaken
 from aep_relay.hub.subscriptions import Index
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.framing import Framing, encode, encode_each
-from aep_relay.protocol.registry import SEVERITY_RANK
+from aep_relay.protocol.registry import CAPTURE_RANK, SEVERITY_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,11 @@ BACKLOG_COST_BYTES = 16 * 1024 * 1024
 FORGOTTEN_AT_A_TIME = 4
 """Sessions that a full table is looked through for, with each one that it takes in."""
 
+REDACTION_FACTOR = 16
+"""How many times as long as other text it may take to down-level text that is redacted: up to a microsecond a byte."""
+
 NOTICE = SEVERITY_RANK["notice"]
+REDACTED = CAPTURE_RANK["redacted"]
 
 _TRACKED = (Framing.WEBSOCKET,)
 """The framings on which a connection ends with its delivered positions."""
@@ -75,6 +79,7 @@ class FanOut:
         "cohorts",
         "index",
         "limits",
+        "places",
         "solos",
         "stamp",
     )
@@ -89,9 +94,11 @@ class FanOut:
         self.backlog_bytes = 0
         """What a flush of everything published would cost, roughly."""
         self.cohorts: dict[tuple[Framing, frozenset[Group]], Cohort] = {}
-        """All but those of a connection that replays,"""
+        """By framing and groups; those of connections that replay are not among them."""
+        self.places = 0
+        """Groups of all those cohorts together, one that is in several counted for each: what an Event may cost."""
         self.solos = 0
-        """of which there are so many."""
+        """How many connections are cohorts of their own, since they replay."""
         self._store = store
         self._stats = stats
         self._redact = redact
@@ -156,6 +163,10 @@ class FanOut:
                 yield
                 self._at(event, ceiling)
         yield
+
+    def redacts(self, ceiling: int | None) -> bool:
+        """Say whether text is redacted for a subscription with ``ceiling``."""
+        return self._redact is not None and ceiling == REDACTED
 
     def _frame(self, event: Event, ceiling: int | None, framing: Framing) -> bytes:
         raw = event.raw if ceiling is None else self._at(event, ceiling)
@@ -343,6 +354,7 @@ class FanOut:
         )
         if solo is None:
             self.cohorts[(framing, groups)] = cohort
+            self.places += len(groups)
         else:
             self.solos += 1
         if solo is None and len(groups) == 1:
@@ -363,6 +375,7 @@ class FanOut:
             return
         if cohort.solo is None:
             del self.cohorts[(cohort.framing, cohort.groups)]
+            self.places -= len(cohort.groups)
         else:
             self.solos -= 1
         for group in cohort.groups:

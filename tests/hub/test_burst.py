@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from aep_relay.hub import burst
+from aep_relay.hub.fanout import REDACTION_FACTOR
+from aep_relay.hub.limits import Limits
 from aep_relay.hub.relay import Relay
 from aep_relay.protocol import filters
 from aep_relay.protocol.event import Event
+from aep_relay.protocol.registry import CAPTURE_RANK
 from tests.hub.build import consumer, event, flush, ingest, relay, sink
 
 
@@ -81,6 +84,36 @@ def test_many_groups_bound_a_burst_by_those_that_may_match(monkeypatch: pytest.M
     monkeypatch.setattr(burst, "MAX_CANDIDATES", 3 * burst.MAX_GROUPS)
     assert taken(hub, ordered(7)) == [3, 3, 0]
     assert taken(hub, ordered(7, first=10, type="tool.started")) == [7]
+
+
+def test_a_burst_is_as_short_as_what_each_event_has_to_be_queued_for_is_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(burst, "MAX_PLACES", 40)
+    hub = relay()
+    peers = [consumer(hub, filters.parse({"agent": ["coder", f"a{number}"]})) for number in range(4)]
+    assert hub.fanout.places == 4
+    assert taken(hub, ordered(9)) == [9]
+    for peer in peers[1:]:
+        for number in range(4):
+            chosen = filters.parse({"agent": ["coder", f"b{number}"]})
+            assert hub.subscribe(peer, f"{number}", chosen, None) is None
+    assert hub.fanout.places == 1 + 3 * 5
+    assert taken(hub, ordered(5, first=10)) == [2, 2, 0]
+    for peer in peers:
+        hub.detach(peer)
+    assert hub.fanout.places == 0
+    assert taken(hub, ordered(9, first=20)) == [9]
+
+
+@pytest.mark.parametrize(("ceiling", "parts"), [("metadata", [6]), ("redacted", [2, 2, 2])])
+def test_text_that_is_redacted_makes_a_burst_short(ceiling: str, parts: list[int]) -> None:
+    hub = Relay(Limits(), redact=str.upper)
+    consumer(hub, ceiling=CAPTURE_RANK[ceiling])
+    text = "x" * (burst.MAX_BYTES // REDACTION_FACTOR // 3)
+    events = ordered(7, type="run.started", capture="full", data={"prompt": text})
+    assert hub.ingest(events[0]) is None
+    assert taken(hub, events[1:]) == parts
 
 
 def test_an_emitter_claims_before_it_may_send_bursts() -> None:

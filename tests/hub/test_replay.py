@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aep_relay.hub import catchup
+from aep_relay.hub.limits import Limits
 from aep_relay.hub.policy import Grants, Patterns
+from aep_relay.hub.relay import Relay
 from aep_relay.protocol import filters
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.position import ResumePoint
+from aep_relay.protocol.registry import CAPTURE_RANK
 from tests.fakes.sink import MemorySink, frames_of, ids, received
 from tests.hub.build import consumer, drain, event, ingest, relay, sink
-
-if TYPE_CHECKING:
-    from aep_relay.hub.relay import Relay
 
 
 def after(seq: int, session: str = "s", epoch: int = 0) -> list[ResumePoint]:
@@ -367,6 +366,26 @@ def test_a_slice_stays_within_the_soft_limit() -> None:
     hub.drain_peer(peer)
     assert peer.outbox.queued_bytes <= 1_000 + len(event("s00", 50).raw) + 4
     assert peer.push(b"ping"), "a heartbeat must not end it"
+
+
+@pytest.mark.parametrize(("ceiling", "steps"), [(None, 4), ("full", 4), ("metadata", 4), ("redacted", 16)])
+def test_a_slice_is_as_long_as_what_was_read_for_it(
+    ceiling: str | None, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little is left when it has been down-leveled."""
+    monkeypatch.setattr(catchup, "SLICE_BYTES", 16 * 1024)
+    monkeypatch.setattr(catchup, "REDACTION_FACTOR", 4)
+    hub = Relay(Limits(), redact=str.upper)
+    for seq in range(16):
+        ingest(hub, event(f"e{seq}", seq, type="run.started", capture="full", data={"prompt": "x" * 4000}))
+    peer = consumer(hub, from_="all", ceiling=None if ceiling is None else CAPTURE_RANK[ceiling])
+    counts, before = [], 0
+    while peer.replaying:
+        hub.drain_peer(peer)
+        counts.append(hub.stats.replayed_events - before)
+        before = hub.stats.replayed_events
+    assert counts == [16 // steps] * steps
+    assert (b"X" * 4000 in sink(peer).taken) == (ceiling == "redacted")
 
 
 def test_replacing_a_subscription_in_mid_replay_leaves_nothing_of_it(small_slices: None) -> None:
