@@ -19,7 +19,8 @@ The package in reading order; imports go one way, from the bottom of this list t
 - ``cli``: one module per command.
 
 The way of an Event: received bytes, ``protocol.event.decode``, ``hub.relay.Relay.ingest``, the
-replay buffer of its session, the outboxes of the subscriptions it matches, one flush, sent bytes.
+replay buffer of its session, the outboxes of the subscriptions it matches, one flush, sent bytes. Events that come
+together go it together where they can: ``protocol.event.decode_together``, ``hub.relay.Relay.ingest_burst``.
 """
 
 __version__ = "0.1.0"

@@ -91,12 +91,8 @@ class Claims:
                 if grants is None or grants.may_meet(session, peer.agent):
                     yield {"session": session} | declared(peer)
 
-    def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
-        """Return all entries as they are now."""
-        return list(self.entries(grants))
-
     def write_roster(self, grants: Grants | None = None) -> Generator[None, None, msgspec.Raw]:
-        """Return the same as JSON, written in steps: after each others may have a turn, and claim and leave meanwhile.
+        """Return them as JSON, written in steps: after each others may have a turn, and claim and leave meanwhile.
 
         What is returned is what holds in the end: what was written of who has left goes, what was claimed since comes.
         How a session's entry begins is kept, and what a connection declared, which ends each of its entries, is

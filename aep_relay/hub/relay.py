@@ -1,6 +1,7 @@
 """The relay: all state, and the only thing that changes it.
 
-Events enter at ``ingest`` from every binding, chained relays included. Invariants:
+Events enter at ``ingest`` from every binding, chained relays included; those of one session that come together at
+``ingest_burst``, to the same effect. Invariants:
 
 * Nothing in ``hub`` awaits. ``Relay`` is the only mutator.
 * Admission to the buffers dedupes on ``(source, id)``; live fan-out forwards every delivery as received (AEP-0003 §5).
@@ -230,10 +231,10 @@ class Relay:
             if peer.role != "consumer" and (peer.claims is None or burst[0].session not in peer.claims):
                 return 0
             peer.received_events += len(burst)
-        self.take_over_burst(burst, peer)
+        self._take_over_burst(burst, peer)
         return len(burst)
 
-    def take_over_burst(self, burst: list[Event], peer: Peer | None) -> None:
+    def _take_over_burst(self, burst: list[Event], peer: Peer | None) -> None:
         """Do what ``take_over`` does, for a whole burst."""
         if not self.store.admit_all(burst):
             for event in burst:
@@ -433,4 +434,4 @@ class Relay:
 
     def roster(self, grants: Grants | None = None) -> list[dict[str, object]]:
         """Return one entry for each live claim that ``grants`` let their holder see (AEP-0003 §4.1)."""
-        return self.claims.roster(grants)
+        return list(self.claims.entries(grants))

@@ -2,7 +2,7 @@
 
 Invariants: the sum over all buffers stays within ``max_buffer_bytes`` and ``max_sessions``; a session stays within
 ``buffer_events`` and ``max_session_bytes``; what exceeds the common bounds is taken from the session that was written
-longest ago. AEP-0003 §5.
+longest ago. A burst exceeds them until its ``trim``, by what ``burst`` lets one be at most. AEP-0003 §5.
 """
 
 from __future__ import annotations

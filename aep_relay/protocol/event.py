@@ -79,7 +79,8 @@ _AGENT, _SESSION = Shape.AGENT, Shape.SESSION
 
 
 class Event(msgspec.Struct, gc=False, eq=False):
-    """One valid Event. Made by :func:`decode` only; nothing but ``variants`` changes afterwards.
+    """One valid Event. Made by :func:`decode` and :func:`decode_together` only; nothing but ``variants`` changes
+    afterwards.
 
     ``raw`` is the text to forward. ``epoch`` is 0 when absent; ``severity`` and ``capture`` are ranks of
     ``registry``, their defaults applied. ``position`` is ``(epoch, seq)`` for ``Shape.SESSION`` and else

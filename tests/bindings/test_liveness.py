@@ -155,11 +155,11 @@ class TestPing:
             watcher = await relay.stream()
             socket = await relay.greeted("emitter")
             await socket.ask(event(0))
-            assert len(relay.relay.claims.roster()) == 1
+            assert len(relay.relay.roster()) == 1
             assert 90 <= await until_closed(socket) <= 92
             assert [message["type"] for message in socket.heard()] == ["ping", "ping", "ping", "closing"]
             assert socket.closed == 1008
-            assert relay.relay.claims.roster() == []
+            assert relay.relay.roster() == []
             await trio.sleep(2)
             assert log.records("connection closed")[0]["reason"] == "ping-timeout"
             # A stream's client has nothing to say.

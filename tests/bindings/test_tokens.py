@@ -138,6 +138,18 @@ class TestNarrowing:
             assert [m["session"] for m in answers if m["type"] != "error"] == ["mine-1", "mine-1"]
             assert len(relay.relay.claims) == 1
 
+    async def test_what_comes_together_is_refused_one_by_one(self) -> None:
+        """Though the Events could be taken in as one: their session is claimed, or need not be."""
+        async with governed(token("t", "emit", agents=("a",)), token("w", "consume")) as relay:
+            emitter = await relay.greeted("emitter", "a", headers=bearer("t"))
+            consumer = await relay.greeted("consumer", headers=bearer("w"))
+            assert await emitter.ask(event(0, agent="a")) == []
+            said = [event(seq, agent=agent, id=f"e{seq}") for seq, agent in enumerate("aaabbbaa", 1)]
+            assert codes(await emitter.ask(*said)) == [("unauthorized", f"e{seq}") for seq in (4, 5, 6)]
+            others = [event(seq, session="s-2", id=f"e{seq}") for seq in range(4)]
+            assert codes(await consumer.ask(*others)) == [("unauthorized", f"e{seq}") for seq in range(4)]
+            assert relay.relay.stats.received_events == 6
+
     async def test_a_consumer_sees_what_it_may_and_no_more_content(self) -> None:
         narrow = token("t", "consume", agents=("a",), capture="metadata")
         async with governed(narrow, token("all", "emit")) as relay:

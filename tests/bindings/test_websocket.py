@@ -271,7 +271,7 @@ class TestEnd:
             await settle()
             assert socket.closed == 1000
             # At once: its claims go, and who asks later does not see it.
-            assert relay.relay.claims.roster() == []
+            assert relay.relay.roster() == []
             assert relay.relay.fanout.index.groups == {}
             socket.wire.feed_end()
             await settle()
@@ -310,7 +310,7 @@ class TestEnd:
             await settle()
             assert socket.wire.closed
             assert relay.relay.peers == {}
-            assert relay.relay.claims.roster() == []
+            assert relay.relay.roster() == []
             assert relay.relay.fanout.index.groups == {}
             assert relay.service.deadlines.waiting == set()
 

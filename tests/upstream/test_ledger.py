@@ -104,6 +104,22 @@ def test_an_idle_lane_is_woken_once() -> None:
     assert leaf.woken == [lane]
 
 
+def test_what_comes_together_keeps_to_the_bound_as_one_by_one() -> None:
+    size_bytes = events(1)[0].held_bytes
+    alone, together = Leaf(2 * 3 * size_bytes), Leaf(2 * 3 * size_bytes)
+    for leaf in (alone, together):
+        lane = leaf.lane()
+        leaf.take_in(lane, *events(1))
+        if leaf is alone:
+            leaf.take_in(lane, *events(2, 3, 4, 5))
+        else:
+            burst = events(2, 3, 4, 5)
+            assert leaf.store.admit_all(burst)
+            leaf.ledger.accept(burst, lane)
+        assert (leaf.ledger.live_bytes, list(leaf.ledger.behind)) == (3 * size_bytes, ["s"])
+        assert leaf.drain(lane) == ["s1", "s2", "s3", "s4", "s5"]
+
+
 def test_an_outage_keeps_nothing_that_the_buffers_hold() -> None:
     leaf = Leaf()
     lane = leaf.lane()
