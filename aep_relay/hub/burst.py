@@ -21,10 +21,10 @@ MAX_EVENTS: Final = 64
 MAX_BYTES: Final = 64 * 1024
 MAX_COHORTS: Final = 64
 """With more, each Event may cost as much as a burst."""
-MAX_GROUPS: Final = 256
-"""With more, a burst is bounded by ``MAX_CANDIDATES`` too, which takes a look at each Event to know."""
-MAX_CANDIDATES: Final = 4096
-"""Groups that the Events of a burst are compared with, all together."""
+MAX_WEIGHT: Final = 4096
+"""Predicates that are evaluated for the Events of a burst, all together."""
+FEW_PREDICATES: Final = MAX_WEIGHT // MAX_EVENTS
+"""With more in the whole index, it takes a look at each Event to know how many it may need."""
 MAX_PLACES: Final = 8192
 """Groups of cohorts that they are queued for, likewise: each takes some tenths of a microsecond."""
 
@@ -41,7 +41,8 @@ def cut(events: Sequence[Event], start: int, fanout: FanOut) -> list[Event]:
     index = fanout.index
     session, last, left_bytes = events[start].session, (-1, -1), MAX_BYTES
     if fanout.redacts(REDACTED) and (
-        len(index.groups) > MAX_GROUPS or any(group.ceiling == REDACTED for group in index.groups.values())
+        len(index.groups) > FEW_PREDICATES
+        or any(group.ceiling == REDACTED for group in index.groups.values())
     ):
         left_bytes //= REDACTION_FACTOR
     most_events = min(MAX_EVENTS, MAX_PLACES // max(1, fanout.places))
@@ -52,10 +53,10 @@ def cut(events: Sequence[Event], start: int, fanout: FanOut) -> list[Event]:
             break
         last = position
         burst.append(event)
-    if len(index.groups) > MAX_GROUPS:
-        left_candidates = MAX_CANDIDATES
+    if index.weight > FEW_PREDICATES:
+        left_weight = MAX_WEIGHT
         for count, event in enumerate(burst):
-            left_candidates -= index.candidates(event)
-            if left_candidates < 0:
+            left_weight -= index.cost(event)
+            if left_weight < 0:
                 return burst[:count]
     return burst

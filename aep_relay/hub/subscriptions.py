@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aep_relay.protocol.position import Position
 
     _Name = Literal["session", "agent", "type"]
-    Slots = dict["Group", Callable[[Event], bool] | None]
+    _Matcher = Callable[[Event], bool] | None
 
 MAX_TYPE_CACHE = 4096
 """Distinct types whose candidate groups are remembered; types come from outside."""
@@ -74,18 +74,50 @@ class Subscription:
         """By session, the highest position requested or handed over by its replay."""
 
 
+class Slots(dict[Group, "_Matcher"]):
+    """Groups that an Event with one value of an attribute may match, each with the test that is left."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = 0
+        """What all the tests take together, in predicates."""
+
+    def add(self, group: Group, matcher: _Matcher) -> None:
+        """Put in a group that is not here."""
+        self[group] = matcher
+        self.weight += group.filter.weight
+
+    def take_out(self, group: Group) -> None:
+        """Take out a group that is here."""
+        del self[group]
+        self.weight -= group.filter.weight
+
+
 class Index:
     """The groups, found by what an Event carries."""
 
-    __slots__ = ("_by_agent", "_by_prefix", "_by_session", "_by_type", "_scanned", "_typed", "groups")
+    __slots__ = (
+        "_by_agent",
+        "_by_prefix",
+        "_by_session",
+        "_by_type",
+        "_scanned",
+        "_typed",
+        "groups",
+        "weight",
+    )
 
     def __init__(self) -> None:
         self.groups: dict[GroupKey, Group] = {}
+        self.weight = 0
+        """What it would take to compare an Event with every group, in predicates."""
         self._by_session: dict[str, Slots] = {}
         self._by_agent: dict[str, Slots] = {}
         self._by_type: dict[str, Slots] = {}
         self._by_prefix: dict[str, Slots] = {}
-        self._scanned: Slots = {}
+        self._scanned = Slots()
         self._typed: dict[str, Slots] = {}
 
     def group(self, filter_: Filter, ceiling: int | None) -> Group:
@@ -97,8 +129,9 @@ class Index:
             self._typed.clear()
             name, lists = self._places(filter_, create=True)
             matcher = filter_.matcher_without(name)
+            self.weight += filter_.weight
             for slots in lists:
-                slots[group] = matcher
+                slots.add(group, matcher)
         return group
 
     def discard(self, group: Group) -> None:
@@ -106,8 +139,9 @@ class Index:
         del self.groups[group.key]
         self._typed.clear()
         _, lists = self._places(group.filter, create=False)
+        self.weight -= group.filter.weight
         for slots in lists:
-            slots.pop(group, None)
+            slots.take_out(group)
         self._prune(group.filter)
 
     def _places(self, filter_: Filter, *, create: bool) -> tuple[_Name | None, list[Slots]]:
@@ -149,21 +183,29 @@ class Index:
                 found += [group for group, matcher in slots.items() if matcher is None or matcher(event)]
         return found
 
-    def candidates(self, event: Event) -> int:
-        """Return how many groups ``matching`` would look at for ``event``."""
-        found = len(self._scanned) + len(self._by_session.get(event.session or "", ()))
-        found += len(self._by_agent.get(event.agent, ()))
+    def cost(self, event: Event) -> int:
+        """Return what ``matching`` would take for ``event``, in predicates."""
+        found = self._scanned.weight
+        for slots in (self._by_session.get(event.session or ""), self._by_agent.get(event.agent)):
+            if slots is not None:
+                found += slots.weight
         if self._by_type or self._by_prefix:
-            slots = self._typed.get(event.type)
-            found += len(self._type_slots(event.type) if slots is None else slots)
+            typed = self._typed.get(event.type)
+            found += (self._type_slots(event.type) if typed is None else typed).weight
         return found
 
     def _type_slots(self, type_: str) -> Slots:
-        slots = dict(self._by_type.get(type_, {}))
+        found = [self._by_type.get(type_)]
         at = type_.find(".")
         while at >= 0:
-            slots.update(self._by_prefix.get(type_[: at + 1], {}))
+            found.append(self._by_prefix.get(type_[: at + 1]))
             at = type_.find(".", at + 1)
+        slots = Slots()
+        for each in found:
+            if each is not None:
+                # A group is in one of them only: its filter has no type that one of its prefixes covers.
+                slots.update(each)
+                slots.weight += each.weight
         if len(type_) <= MAX_CACHED_TYPE_CHARS:
             if len(self._typed) >= MAX_TYPE_CACHE:
                 self._typed.clear()
@@ -173,5 +215,5 @@ class Index:
 
 def _lists(table: dict[str, Slots], values: frozenset[str] | tuple[str, ...], create: bool) -> list[Slots]:
     if create:
-        return [table.setdefault(value, {}) for value in values]
+        return [table.setdefault(value, Slots()) for value in values]
     return [table[value] for value in values if value in table]

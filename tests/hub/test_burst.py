@@ -75,15 +75,42 @@ def test_no_burst_to_very_many_cohorts() -> None:
     assert taken(hub, ordered(2, first=3)) == [0, 0]
 
 
-def test_many_groups_bound_a_burst_by_those_that_may_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = relay(max_subscriptions=1000)
+def test_many_predicates_bound_a_burst_by_those_that_may_be_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub = relay()
     peer = consumer(hub, filters.parse({"session": "elsewhere"}))
-    for number in range(burst.MAX_GROUPS):
+    for number in range(burst.FEW_PREDICATES // 2):
         chosen = {"type": ["tool.completed", f"x.a.b{number}"], "severity": "error"}
         assert hub.subscribe(peer, f"{number}", filters.parse(chosen), None) is None
-    monkeypatch.setattr(burst, "MAX_CANDIDATES", 3 * burst.MAX_GROUPS)
+    monkeypatch.setattr(burst, "MAX_WEIGHT", 3 * burst.FEW_PREDICATES)
     assert taken(hub, ordered(7)) == [3, 3, 0]
     assert taken(hub, ordered(7, first=10, type="tool.started")) == [7]
+
+
+def test_a_few_filters_of_very_many_predicates_bound_a_burst_as_well() -> None:
+    hub = relay()
+    peer = consumer(hub, filters.parse({"session": "elsewhere"}))
+    for number in range(16):
+        chosen = {f"region{at}": [number, at] for at in range(64)}
+        assert hub.subscribe(peer, f"{number}", filters.parse(chosen), None) is None
+    assert taken(hub, ordered(9)) == [4, 4, 0]
+    for number in range(16):
+        assert hub.unsubscribe(peer, f"{number}")
+    assert taken(hub, ordered(9, first=10)) == [9]
+
+
+def test_a_rider_stands_behind_the_burst_it_came_after() -> None:
+    hub = relay()
+    first, burst_, rider = ordered(1), ordered(3, first=2), event("rider")
+    ingest(hub, *first)
+    assert taken(hub, burst_) == [3]
+    ingest(hub, rider)
+    buffer = hub.store.get("s")
+    assert buffer is not None
+    held, _ = buffer.read(buffer.cursor_at_start(), 100, 1 << 20)
+    assert held == [*first, *burst_, rider]
+    assert hub.stats.received_bytes == sum(len(each.raw) for each in held)
 
 
 def test_a_burst_is_as_short_as_what_each_event_has_to_be_queued_for_is_much(

@@ -73,6 +73,7 @@ def test_the_index_equals_a_scan(
     for group in list(index.groups.values()):
         index.discard(group)
     assert index.matching(item) == []
+    assert index.weight == 0
     tables = (index._by_session, index._by_agent, index._by_type, index._by_prefix, index._scanned)
     assert not any(tables), "nothing is left of groups that are gone"
 
@@ -80,6 +81,18 @@ def test_the_index_equals_a_scan(
 def _equals_a_scan(index: Index, item: Event) -> None:
     scanned = [group.key for group in index.groups.values() if group.filter.matches(item)]
     assert matching(index, item) == sorted(scanned, key=str)
+    filters_ = [group.filter for group in index.groups.values()]
+    assert index.weight == sum(filter_.weight for filter_ in filters_)
+    assert index.cost(item) == sum(filter_.weight for filter_ in filters_ if _is_candidate(filter_, item))
+
+
+def _is_candidate(filter_: filters.Filter, item: Event) -> bool:
+    """Whether ``item`` has the most selective of the values that the filter asks for."""
+    if filter_.sessions is not None:
+        return item.session in filter_.sessions
+    if filter_.agents is not None:
+        return item.agent in filter_.agents
+    return filter_.types is None or item.type in filter_.types or item.type.startswith(filter_.prefixes)
 
 
 def test_equal_filters_in_other_spellings_are_one_group() -> None:

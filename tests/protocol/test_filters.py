@@ -419,3 +419,19 @@ def test_nothing_but_a_refusal_is_raised(value: object) -> None:
     except InvalidFilter:
         return
     assert isinstance(found, Filter)
+
+
+@pytest.mark.parametrize(
+    ("value", "weight"),
+    [
+        ({}, 1),
+        ({"severity": {"gte": "debug"}}, 1),
+        ({"session": ["a", "b"], "agent": "c", "severity": "error"}, 3),
+        ({"type": [f"x.a{number}.*" for number in range(40)]}, 3),
+        ({f"region{number}": 1 for number in range(64)}, 64),
+    ],
+)
+def test_a_filter_weighs_what_it_takes_to_match(value: dict[str, object], weight: int) -> None:
+    filter_ = parse(value)
+    assert filter_.weight == weight
+    assert filter_.narrowed("n", lambda _: True).weight == weight + 1
