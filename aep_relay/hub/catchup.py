@@ -28,6 +28,9 @@ ROUND_EVENTS = 4096
 ROUND_BYTES = 2 * 1024 * 1024
 """What slices share that are read one after the other, before other tasks get a turn."""
 
+PREDICATES_PER_EVENT = 4
+"""So many are evaluated in about the time that it takes to read and send an Event."""
+
 LEAST_EVENTS = 16
 LEAST_BYTES = 8 * 1024
 """A slice is not made shorter than this, or most of its cost would be that of sending it."""
@@ -74,7 +77,7 @@ class CatchUp:
         while behind and events > 0 and size > 0 and peer.closing is None:
             session, cursor = next(iter(behind.items()))
             if overtaken(self._store, session, cursor):
-                self._fanout.tell_loss(peer, subscription, session, batch)
+                self._fanout.pacing.tell_loss(peer, subscription, session, batch)
             taken, cost_bytes = self._read(peer, subscription, replay, batch, events, size)
             events -= taken
             size -= cost_bytes
@@ -94,13 +97,13 @@ class CatchUp:
     ) -> tuple[int, int]:
         """Read on in the first session that is behind; return how many Events that took, and what it cost in bytes."""
         session, cursor = next(iter(replay.behind.items()))
-        ceiling = subscription.ceiling
+        weight, ceiling = 1 + subscription.filter.weight // PREDICATES_PER_EVENT, subscription.ceiling
         factor = REDACTION_FACTOR if self._fanout.redacts(ceiling) else 1
         buffer = self._store.get(session)
         events: list[Event] = []
         at_end = True
         if buffer is not None:
-            events, at_end = buffer.read(cursor, max_events, -(-max_bytes // factor))
+            events, at_end = buffer.read(cursor, -(-max_events // weight), -(-max_bytes // factor))
         if at_end:
             del replay.behind[session]
         found = _asked(subscription, replay, events)
@@ -115,13 +118,13 @@ class CatchUp:
             self._note(subscription, session, position, batch)
         # What is down-leveled is read through, however little is left of it.
         read_bytes = 0 if ceiling is None else factor * sum([len(event.raw) for event in found])
-        return max(1, len(events)), max(framed_bytes, read_bytes)
+        return max(1, weight * len(events)), max(framed_bytes, read_bytes)
 
     def _note(self, subscription: Subscription, session: str, position: Position, batch: Batch) -> None:
         """Note that all up to ``position`` is in ``batch`` or was handed over before."""
         known = subscription.base.get(session)
         batch.before.setdefault((subscription, session), None if known is None else ((0, known),))
-        self._fanout.note(subscription, session, position)
+        self._fanout.pacing.note(subscription, session, position)
 
     def _hand(self, peer: Peer, batch: Batch) -> None:
         if batch.frames:

@@ -22,7 +22,7 @@ from aep_relay.hub.outbox import ANY, Batch
 from aep_relay.hub.positions import before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from aep_relay.hub.buffer import Lost
     from aep_relay.hub.outbox import Mark
@@ -46,6 +46,7 @@ class Cohort:
         "_group",
         "_session",
         "batch_bytes",
+        "ceilings",
         "framing",
         "groups",
         "is_dirty",
@@ -69,6 +70,8 @@ class Cohort:
     ) -> None:
         self.framing = framing
         self.groups = groups
+        self.ceilings = frozenset(group.ceiling for group in groups)
+        """Of all of them; as a rule there is one."""
         self.batch_bytes = batch_bytes
         self.tracked = tracked
         """Whether its connections report delivered positions when they end."""
@@ -101,7 +104,7 @@ class Cohort:
         if size >= self.batch_bytes:
             self.seal()
 
-    def push_mixed(self, frame: bytes, mark: Mark, groups: tuple[Group, ...]) -> None:
+    def push_mixed(self, frame: bytes, mark: Mark, groups: Collection[Group]) -> None:
         """Add a framed Event that serves the given ones of the cohort's groups."""
         batch = self.open
         if batch is None:
@@ -112,7 +115,7 @@ class Cohort:
         if scopes is None:
             scopes = batch.scopes = []
         told = len(groups) <= MAX_SCOPES and len(groups) * len(batch.frames) <= MAX_TOLD
-        scopes.append(groups if told else _ANY)
+        scopes.append(tuple(groups) if told else _ANY)
         if self.tracked and mark.session is not None:
             if told:
                 for group in groups:

@@ -8,29 +8,26 @@ connection, in slices, so that its caller can let other tasks run in between. No
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from aep_relay.hub import notices
 from aep_relay.hub.buffer import START
 from aep_relay.hub.cohort import Cohort
-from aep_relay.hub.outbox import ANY, Mark
-from aep_relay.hub.positions import after, extend, higher, highest_since
-from aep_relay.hub.replay import Replay, overtaken
+from aep_relay.hub.outbox import Mark
+from aep_relay.hub.pacing import Pacing
+from aep_relay.hub.positions import after, extend
 from aep_relay.hub.subscriptions import Index
 from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.framing import Framing, encode, encode_each
 from aep_relay.protocol.registry import CAPTURE_RANK, SEVERITY_RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from aep_relay.hub.limits import Limits
-    from aep_relay.hub.outbox import Batch
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.stats import Stats
     from aep_relay.hub.store import Store
-    from aep_relay.hub.subscriptions import Group, Subscription
+    from aep_relay.hub.subscriptions import Group
     from aep_relay.protocol.event import Event
     from aep_relay.protocol.position import Position
 
@@ -52,9 +49,6 @@ END_COST_BYTES = SLICE_COST_BYTES
 BACKLOG_COST_BYTES = 16 * 1024 * 1024
 """When flushing what was published would cost this much, ingestion has to flush before it goes on."""
 
-FORGOTTEN_AT_A_TIME = 4
-"""Sessions that a full table is looked through for, with each one that it takes in."""
-
 REDACTION_FACTOR = 16
 """How many times as long as other text it may take to down-level text that is redacted: up to a microsecond a byte."""
 
@@ -74,11 +68,11 @@ class FanOut:
         "_pass",
         "_redact",
         "_stats",
-        "_store",
         "backlog_bytes",
         "cohorts",
         "index",
         "limits",
+        "pacing",
         "places",
         "solos",
         "stamp",
@@ -99,7 +93,7 @@ class FanOut:
         """Groups of all those cohorts together, one that is in several counted for each: what an Event may cost."""
         self.solos = 0
         """How many connections are cohorts of their own, since they replay."""
-        self._store = store
+        self.pacing = Pacing(store, stats)
         self._stats = stats
         self._redact = redact
         self._dirty: deque[Cohort] = deque()
@@ -125,7 +119,7 @@ class FanOut:
         mark = Mark(event.session, position, bound, event.severity < NOTICE, stamp)
         framed = self._framed
         framed.clear()
-        mixed: dict[Cohort, list[Group]] | None = None
+        mixed: dict[Cohort, None] | None = None
         backlog_bytes = 0
         for group in groups:
             for framing, cohort in group.plain.items():
@@ -136,12 +130,12 @@ class FanOut:
                 backlog_bytes += len(frame) * len(cohort.members)
             if group.mixed:
                 if mixed is None:
-                    mixed = {}
-                for cohort in group.mixed:
-                    mixed.setdefault(cohort, []).append(group)
+                    mixed = group.mixed.copy()
+                else:
+                    mixed.update(group.mixed)
         self.backlog_bytes += backlog_bytes
         if mixed is not None:
-            self._publish_mixed(event, key, mark, mixed, target)
+            self._publish_mixed(event, key, mark, mixed, frozenset(groups), target)
         if event.variants is not None:
             # They served this fan-out. Kept on a held Event, they would be memory that nothing bounds.
             event.variants = None
@@ -194,121 +188,25 @@ class FanOut:
         event: Event,
         key: Position | None,
         mark: Mark,
-        mixed: dict[Cohort, list[Group]],
+        mixed: Iterable[Cohort],
+        matching: frozenset[Group],
         target: Peer | None,
     ) -> None:
-        for cohort, groups in mixed.items():
-            serving = groups
+        for cohort in mixed:
+            # Some hundredths of a microsecond for each group, of which a cohort may have hundreds.
+            serving: Collection[Group] = cohort.groups & matching
             if cohort.solo is not None:
-                serving = self._serving(cohort.solo, event, key, groups)
+                serving = self.pacing.serving(cohort.solo, event, key, serving)
                 if not serving or cohort.solo is target:
                     continue
-            ceilings = [group.ceiling for group in serving]
+            ceilings = cohort.ceilings if len(cohort.ceilings) == 1 else {group.ceiling for group in serving}
             # The richest ceiling wins: the consumer asked for it. None is richer than any.
             ceiling = None if None in ceilings else max(ceilings, key=_rank)
             frame = self._framed.get((ceiling, cohort.framing))
             if frame is None:
                 frame = self._frame(event, ceiling, cohort.framing)
-            cohort.push_mixed(frame, mark, tuple(serving))
+            cohort.push_mixed(frame, mark, serving)
             self.backlog_bytes += len(frame) * len(cohort.members)
-
-    def _serving(self, peer: Peer, event: Event, key: Position | None, groups: list[Group]) -> list[Group]:
-        """Return the groups of which ``peer``, who replays, is to get ``event`` live."""
-        outbox, cohort = peer.outbox, peer.cohort
-        queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
-        crowded = queued_bytes > outbox.soft_limit_bytes
-        matching = set(groups)
-        serving: dict[Group, None] = {}
-        for subscription in peer.subscriptions.values():
-            group = subscription.group
-            if (
-                group is not None
-                and group in matching
-                and not self._leaves(peer, subscription, event, key, crowded=crowded)
-            ):
-                serving[group] = None
-                if cohort is not None and self._hides_loss(subscription, event, key):
-                    # Nothing may end the connection before this Event is queued: it would be passed over.
-                    self.tell_loss(peer, subscription, event.session or "", cohort)
-        return list(serving)
-
-    def _leaves(
-        self, peer: Peer, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
-    ) -> bool:
-        """Say whether ``event`` is left to a cursor of ``subscription``, which reads it from its session's buffer."""
-        session = event.session
-        at = event.position if key is None else key
-        buffer = None if session is None else self._store.get(session)
-        if buffer is None or session is None or at is None:
-            return False
-        replay = subscription.replay
-        cursor = None if replay is None else replay.behind.get(session)
-        if cursor is not None:
-            # A redelivery of what the cursor has yet to read would overtake what comes before it.
-            return buffer.awaits(cursor, event, at)
-        if not crowded or key is None:
-            return False
-        # A replaying consumer is paced, not evicted: what the buffer holds it can read later.
-        cursor = buffer.cursor_before(event, key)
-        if cursor is None:
-            return False
-        if replay is None:
-            replay = subscription.replay = Replay({}, ends=False)
-        elif len(replay.behind) >= 2 * self.limits.max_sessions:
-            return False
-        replay.behind[session] = cursor
-        if subscription.group is not None and not _may_miss(peer, subscription.group, session):
-            live = highest_since(subscription.group.tracks.get(session), subscription.since)
-            self.note(subscription, session, higher(subscription.base.get(session), live))
-        return True
-
-    def _hides_loss(self, subscription: Subscription, event: Event, key: Position | None) -> bool:
-        """Say whether who resumed after ``event`` would not learn that eviction has overtaken a cursor; move that on.
-
-        So it is with the last that was evicted, sent again: nothing after it is gone.
-        """
-        session, replay = event.session, subscription.replay
-        if session is None or replay is None or session not in replay.behind:
-            return False
-        lost = self._store.lost(session)
-        at = event.position if key is None else key
-        return (
-            lost is not None
-            and at == lost.position
-            and overtaken(self._store, session, replay.behind[session])
-        )
-
-    def tell_loss(self, peer: Peer, subscription: Subscription, session: str, queue: Batch | Cohort) -> None:
-        """Tell ``peer``, in ``queue``, that eviction has overtaken a cursor of ``subscription``."""
-        self._stats.exhausted_replays += 1
-        earliest, lost = self._store.earliest(session), self._store.lost(session)
-        frame = notices.replay_exhausted(peer.framing, subscription, session, earliest)
-        if not frame or lost is None:
-            return
-        if isinstance(queue, Cohort):
-            queue.push_loss(frame, subscription, session, lost)
-            self.backlog_bytes += len(frame)
-        else:
-            notices.add_loss(queue, frame, subscription, session, lost)
-
-    def note(self, subscription: Subscription, session: str, position: Position | None) -> None:
-        """Note the highest position of ``session`` that ``subscription`` was handed before its cursor goes on."""
-        base = subscription.base
-        if position is None:
-            return
-        if session not in base and len(base) >= 2 * self.limits.max_sessions:
-            self._forget_gone(base)
-        base[session] = position
-
-    def _forget_gone(self, table: dict[str, Any]) -> None:
-        """Drop what is remembered of sessions that are wholly evicted: of them there is nothing to resume.
-
-        Some of the oldest each time, which is enough: at least half are gone, and thousands of groups may be as full.
-        """
-        for name in list(islice(table, FORGOTTEN_AT_A_TIME)):
-            remembered = table.pop(name)
-            if self._store.get(name) is not None:
-                table[name] = remembered
 
     def _track(self, groups: list[Group], session: str, stamp: int, position: Position) -> None:
         # One for all of them: thousands may have the same.
@@ -320,7 +218,7 @@ class FanOut:
             track = tracks.get(session)
             if track is None:
                 if len(tracks) >= 2 * self.limits.max_sessions:
-                    self._forget_gone(tracks)
+                    self.pacing.forget_gone(tracks)
                 tracks[session] = highest
             elif position >= track[0][1]:
                 tracks[session] = highest
@@ -428,15 +326,3 @@ class FanOut:
 
 def _rank(ceiling: int | None) -> int:
     return -1 if ceiling is None else ceiling
-
-
-def _may_miss(peer: Peer, group: Group, session: str) -> bool:
-    """Say whether something of ``session`` was dropped, or may yet be: what the group delivered tells nothing then."""
-    skips = peer.outbox.skips
-    if skips is not None and ((group, session) in skips or (ANY, session) in skips):
-        return True
-    cohort = peer.cohort
-    waiting = (
-        [] if cohort is None else [*cohort.missing(peer), *([] if cohort.open is None else [cohort.open])]
-    )
-    return any(mark.droppable and mark.session == session for batch in waiting for mark in batch.marks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aep_relay.hub import fanout
+from aep_relay.hub import fanout, pacing
 from aep_relay.hub import relay as relay_module
 from aep_relay.hub.store import Store
 from aep_relay.protocol import filters
@@ -301,7 +301,7 @@ def test_a_full_table_is_looked_through_by_and_by(monkeypatch: pytest.MonkeyPatc
     for number in range(200, 600):
         looked_for.clear()
         ingest(hub, event("a", 1, session=f"s{number}"))
-        assert len(looked_for) <= fanout.FORGOTTEN_AT_A_TIME + 2
+        assert len(looked_for) <= pacing.FORGOTTEN_AT_A_TIME + 2
         assert len(group.tracks) <= 250
     assert set(hub.store) <= set(group.tracks), "what is held can be resumed"
 

@@ -388,6 +388,22 @@ def test_a_slice_is_as_long_as_what_was_read_for_it(
     assert (b"X" * 4000 in sink(peer).taken) == (ceiling == "redacted")
 
 
+def test_a_slice_is_as_short_as_its_filter_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catchup, "SLICE_EVENTS", 16)
+    hub = relay()
+    emit(hub, *range(32))
+    counts = []
+    for predicates in (0, 3, 4, 60):
+        chosen = filters.parse({"session": "s"} | {f"region{number}": 0 for number in range(predicates - 1)})
+        peer = consumer(hub, chosen, "all")
+        steps = 0
+        while peer.replaying:
+            hub.drain_peer(peer)
+            steps += 1
+        counts.append(steps)
+    assert counts == [2, 2, 4, 32]
+
+
 def test_replacing_a_subscription_in_mid_replay_leaves_nothing_of_it(small_slices: None) -> None:
     hub = relay()
     emit(hub, 1, 2, 3, 4)

@@ -1,0 +1,151 @@
+"""What of a live Event a connection is sent that replays: now, or later, by a cursor that has yet to come to it.
+
+Invariants: an Event that a cursor has yet to read, or its redelivery, is left to the cursor, so that order is kept; a
+consumer that replays is paced, not ended, as long as the buffers hold what it has yet to read; what eviction has taken
+from a cursor is told before anything that would hide it (AEP-0003 §5, §7).
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from aep_relay.hub import notices
+from aep_relay.hub.cohort import Cohort
+from aep_relay.hub.outbox import ANY
+from aep_relay.hub.positions import higher, highest_since
+from aep_relay.hub.replay import Replay, overtaken
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from aep_relay.hub.outbox import Batch
+    from aep_relay.hub.peer import Peer
+    from aep_relay.hub.stats import Stats
+    from aep_relay.hub.store import Store
+    from aep_relay.hub.subscriptions import Group, Subscription
+    from aep_relay.protocol.event import Event
+    from aep_relay.protocol.position import Position
+
+FORGOTTEN_AT_A_TIME = 4
+"""Sessions that a full table is looked through for, with each one that it takes in."""
+
+
+class Pacing:
+    """Decides for connections that replay, and tells them what is gone."""
+
+    __slots__ = ("_stats", "_store")
+
+    def __init__(self, store: Store, stats: Stats) -> None:
+        self._store = store
+        self._stats = stats
+
+    def serving(
+        self, peer: Peer, event: Event, key: Position | None, matching: Collection[Group]
+    ) -> list[Group]:
+        """Return those of the ``matching`` groups of which ``peer``, who replays, is to get ``event`` live."""
+        outbox, cohort = peer.outbox, peer.cohort
+        queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
+        crowded = queued_bytes > outbox.soft_limit_bytes
+        serving: dict[Group, None] = {}
+        for subscription in peer.subscriptions.values():
+            group = subscription.group
+            if (
+                group is not None
+                and group in matching
+                and not self._leaves(peer, subscription, event, key, crowded=crowded)
+            ):
+                serving[group] = None
+                if cohort is not None and self._hides_loss(subscription, event, key):
+                    # Nothing may end the connection before this Event is queued: it would be passed over.
+                    self.tell_loss(peer, subscription, event.session or "", cohort)
+        return list(serving)
+
+    def _leaves(
+        self, peer: Peer, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
+    ) -> bool:
+        """Say whether ``event`` is left to a cursor of ``subscription``, which reads it from its session's buffer."""
+        session = event.session
+        at = event.position if key is None else key
+        buffer = None if session is None else self._store.get(session)
+        if buffer is None or session is None or at is None:
+            return False
+        replay = subscription.replay
+        cursor = None if replay is None else replay.behind.get(session)
+        if cursor is not None:
+            # A redelivery of what the cursor has yet to read would overtake what comes before it.
+            return buffer.awaits(cursor, event, at)
+        if not crowded or key is None:
+            return False
+        # A replaying consumer is paced, not evicted: what the buffer holds it can read later.
+        cursor = buffer.cursor_before(event, key)
+        if cursor is None:
+            return False
+        if replay is None:
+            replay = subscription.replay = Replay({}, ends=False)
+        elif len(replay.behind) >= 2 * self._store.limits.max_sessions:
+            return False
+        replay.behind[session] = cursor
+        if subscription.group is not None and not _may_miss(peer, subscription.group, session):
+            live = highest_since(subscription.group.tracks.get(session), subscription.since)
+            self.note(subscription, session, higher(subscription.base.get(session), live))
+        return True
+
+    def _hides_loss(self, subscription: Subscription, event: Event, key: Position | None) -> bool:
+        """Say whether who resumed after ``event`` would not learn that eviction has overtaken a cursor; move that on.
+
+        So it is with the last that was evicted, sent again: nothing after it is gone.
+        """
+        session, replay = event.session, subscription.replay
+        if session is None or replay is None or session not in replay.behind:
+            return False
+        lost = self._store.lost(session)
+        at = event.position if key is None else key
+        return (
+            lost is not None
+            and at == lost.position
+            and overtaken(self._store, session, replay.behind[session])
+        )
+
+    def tell_loss(self, peer: Peer, subscription: Subscription, session: str, queue: Batch | Cohort) -> None:
+        """Tell ``peer``, in ``queue``, that eviction has overtaken a cursor of ``subscription``."""
+        self._stats.exhausted_replays += 1
+        earliest, lost = self._store.earliest(session), self._store.lost(session)
+        frame = notices.replay_exhausted(peer.framing, subscription, session, earliest)
+        if not frame or lost is None:
+            return
+        if isinstance(queue, Cohort):
+            queue.push_loss(frame, subscription, session, lost)
+        else:
+            notices.add_loss(queue, frame, subscription, session, lost)
+
+    def note(self, subscription: Subscription, session: str, position: Position | None) -> None:
+        """Note the highest position of ``session`` that ``subscription`` was handed before its cursor goes on."""
+        base = subscription.base
+        if position is None:
+            return
+        if session not in base and len(base) >= 2 * self._store.limits.max_sessions:
+            self.forget_gone(base)
+        base[session] = position
+
+    def forget_gone(self, table: dict[str, Any]) -> None:
+        """Drop what is remembered of sessions that are wholly evicted: of them there is nothing to resume.
+
+        Some of the oldest each time, which is enough: at least half are gone, and thousands of groups may be as full.
+        """
+        for name in list(islice(table, FORGOTTEN_AT_A_TIME)):
+            remembered = table.pop(name)
+            if self._store.get(name) is not None:
+                table[name] = remembered
+
+
+def _may_miss(peer: Peer, group: Group, session: str) -> bool:
+    """Say whether something of ``session`` was dropped, or may yet be: what the group delivered tells nothing then."""
+    skips = peer.outbox.skips
+    if skips is not None and ((group, session) in skips or (ANY, session) in skips):
+        return True
+    cohort = peer.cohort
+    waiting = (
+        [] if cohort is None else [*cohort.missing(peer), *([] if cohort.open is None else [cohort.open])]
+    )
+    return any(mark.droppable and mark.session == session for batch in waiting for mark in batch.marks)
