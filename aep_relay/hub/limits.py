@@ -61,6 +61,12 @@ class Limits:
     max_subscription_bytes: int = _limit(
         16 * MIB, 64 * KIB, 1 * GIB, "filters, resume positions and replays of one connection's subscriptions"
     )
+    max_predicates: int = _limit(
+        30_000,
+        0,
+        100_000_000,
+        "predicates in the filters of all subscriptions, two of each connection not counted",
+    )
     max_claims: int = _limit(1_000, 1, 1_000_000, "sessions claimed by one connection")
     max_claim_bytes: int = _limit(
         1 * MIB,

@@ -95,6 +95,7 @@ class Peer:
         "outbox",
         "owner",
         "patient",
+        "predicates",
         "progress",
         "received_events",
         "role",
@@ -131,6 +132,8 @@ class Peer:
         self.emits: object = None
         self.accepts: frozenset[str] | None = None
         self.subscriptions: dict[str, Subscription] = {}
+        self.predicates = 0
+        """Of the filters of its live subscriptions."""
         self.claims: set[str] | None = None
         self.declared_bytes = 0
         """What each of its claims repeats of its hello in a roster."""

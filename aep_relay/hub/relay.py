@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aep_relay.hub import commands, replay
+from aep_relay.hub import commands
 from aep_relay.hub.behind import MAX_AT_ONCE, Behind
 from aep_relay.hub.burst import cut
 from aep_relay.hub.catchup import CatchUp
@@ -29,11 +29,11 @@ from aep_relay.hub.delivered import delivered
 from aep_relay.hub.entitlement import refuse_subscription
 from aep_relay.hub.fanout import BACKLOG_COST_BYTES, FanOut
 from aep_relay.hub.feeders import Feeders
+from aep_relay.hub.membership import Membership
 from aep_relay.hub.outbox import Outbox
 from aep_relay.hub.peer import GONE, Peer
 from aep_relay.hub.stats import Stats
 from aep_relay.hub.store import Store
-from aep_relay.hub.subscriptions import Subscription
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import Refusal
 from aep_relay.protocol.event import Shape
@@ -73,6 +73,7 @@ class Relay:
         self.claims = Claims()
         self.peers: dict[int, Peer] = {}
         self.fanout = FanOut(limits, self.store, self.stats, redact)
+        self.membership = Membership(self.fanout, self.store)
         self._catchup = CatchUp(self.store, self.stats, self.fanout)
         self.taps: list[Tap] = []
         """Who is told of every Event taken in: chained relays."""
@@ -153,10 +154,7 @@ class Relay:
             peer.outbox.cut()
 
     def _release(self, peer: Peer) -> None:
-        self.fanout.remove(peer)
-        for subscription in peer.subscriptions.values():
-            self._leave_group(peer, subscription)
-        peer.subscriptions.clear()
+        self.membership.release(peer)
         self.claims.release(peer)
         for tell in self.departures:
             tell(peer)
@@ -350,7 +348,9 @@ class Relay:
         With ``ends`` it replays what is held and is over then; with ``others`` it replays the sessions that ``from_``
         does not name as well, whole. The caller announces it before it flushes or drains.
         """
-        refusal = refuse_subscription(peer, id_, filter_, from_, self.limits)
+        refusal = refuse_subscription(
+            peer, id_, filter_, from_, self.limits, self.membership.predicates, ends=ends
+        )
         if refusal is not None:
             return self._refuse(refusal)
         grants = peer.grants
@@ -363,53 +363,8 @@ class Relay:
             peer.cohort.settle(peer)
         if peer.closing is not None:
             return None
-        self._forget(peer, id_)
-        subscription = Subscription(id_, filter_, ceiling, self.fanout.stamp)
-        subscription.held_bytes = replay.held_bytes(filter_, from_)
-        peer.subscriptions[id_] = subscription
-        if from_ is not None or ends:
-            self._plan_replay(peer, subscription, from_, ends=ends, others=others)
-        if not ends:
-            self._join_group(peer, subscription)
-        self.fanout.place(peer)
+        self.membership.add(peer, id_, filter_, ceiling, from_, ends=ends, others=others)
         return None
-
-    def _plan_replay(
-        self, peer: Peer, subscription: Subscription, from_: From, *, ends: bool, others: bool
-    ) -> None:
-        planned, base = replay.plan(self.store, subscription.filter, from_, ends=ends, others=others)
-        grants = peer.grants
-        if grants is not None and (others or from_ == "all"):
-            for session in [name for name in planned.behind if not grants.may_see(name)]:
-                del planned.behind[session]
-        subscription.replay = planned
-        if peer.framing is Framing.WEBSOCKET:
-            subscription.base = base
-
-    def _join_group(self, peer: Peer, subscription: Subscription) -> None:
-        group = self.fanout.index.group(subscription.filter, subscription.ceiling)
-        group.count += 1
-        if peer.framing is Framing.WEBSOCKET:
-            group.tracked += 1
-        subscription.group = group
-
-    def _leave_group(self, peer: Peer, subscription: Subscription) -> None:
-        group = subscription.group
-        if group is None:
-            return
-        subscription.group = None
-        group.count -= 1
-        if peer.framing is Framing.WEBSOCKET:
-            group.tracked -= 1
-            if not group.tracked:
-                group.tracks.clear()
-        if not group.count:
-            self.fanout.index.discard(group)
-
-    def _forget(self, peer: Peer, id_: str) -> None:
-        old = peer.subscriptions.pop(id_, None)
-        if old is not None:
-            self._leave_group(peer, old)
 
     def unsubscribe(self, peer: Peer, id_: str) -> bool:
         """Take a subscription away; False when there is none of that id."""
@@ -417,9 +372,7 @@ class Relay:
             return False
         if peer.cohort is not None:
             peer.cohort.settle(peer)
-            self.fanout.remove(peer)
-        self._forget(peer, id_)
-        self.fanout.place(peer)
+        self.membership.remove(peer, id_)
         return True
 
     def drain_peer(self, peer: Peer, among: int = 1) -> bool:

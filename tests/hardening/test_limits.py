@@ -328,6 +328,38 @@ async def subscriptions() -> None:
         assert await socket.ask({"type": "subscribe", "id": "c"}) == [{"type": "subscribed", "id": "c"}]
 
 
+@limit("max_predicates")
+async def predicates_of_all_connections() -> None:
+    """Two are everybody's, and those of a subscription that only replays count for nothing."""
+    three = {"session": "s", "agent": "a", "severity": {"gte": "notice"}}
+    many = {f"region{number}": number for number in range(60)}
+    async with serving(Limits(max_predicates=59)) as relay:
+        greedy, late = await relay.greeted(), await relay.greeted()
+        assert (await greedy.ask({"type": "subscribe", "id": "a", "filter": many}))[0]["type"] == "subscribed"
+        (answer,) = await greedy.ask({"type": "subscribe", "id": "b", "filter": {"agent": ["a", "b"]}})
+        assert answer["type"] == "subscribed"
+        for socket, filter_ in ((late, three), (greedy, {})):
+            (refusal,) = await socket.ask({"type": "subscribe", "id": "c", "filter": filter_})
+            assert (refusal["code"], refusal["id"]) == ("limit-exceeded", "c")
+            assert "max_predicates" in refusal["detail"]
+        for id_ in ("a", "b"):
+            assert (await late.ask({"type": "subscribe", "id": id_}))[0]["type"] == "subscribed"
+        refused = await relay.ask("GET", f"/stream?filter={quote(json.dumps(three))}")
+        assert refused.refusal == (429, "limit-exceeded")
+        replay = await relay.stream(f"?live=0&filter={quote(json.dumps(three))}")
+        assert replay.comments() == ["stream open", "replay-complete"]
+        # In place of one that it has, and when another has left.
+        (answer,) = await greedy.ask({"type": "subscribe", "id": "a", "filter": three})
+        assert answer["type"] == "subscribed"
+        assert relay.relay.membership.predicates == 2
+        (answer,) = await late.ask({"type": "subscribe", "id": "a", "filter": three})
+        assert answer["type"] == "subscribed"
+        for socket in (greedy, late):
+            socket.wire.feed_end()
+        await settle()
+        assert relay.relay.membership.predicates == 0
+
+
 @limit("max_subscription_bytes")
 async def what_subscriptions_hold() -> None:
     async with serving(Limits(max_subscription_bytes=64 * 1024)) as relay:
