@@ -217,7 +217,7 @@ class RelayMachine(RuleBasedStateMachine):
     ) -> None:
         """What comes together, most of it in order: as many as can be are taken in as one."""
         events = [] if before is None or before.shape is Shape.COMMAND else [decode(before.raw)]
-        seq = 10 * self.serial
+        seq = 10 * self.serial + 24
         for step in steps:
             seq += step
             data = {"args": {"command": "x" * padding}}
