@@ -76,39 +76,25 @@ class Skip(NamedTuple):
     """Highest position delivered between drops."""
 
 
-class Batch:
-    """Framed Events in order, shared by all that are to receive them."""
+class Batch(msgspec.Struct, eq=False):
+    """Framed Events in order, shared by all that are to receive them. A struct as well: one may be made of each Event,
+    for each of thousands of cohorts."""
 
-    __slots__ = (
-        "_bounds",
-        "_drops",
-        "_essential",
-        "_joined",
-        "before",
-        "frames",
-        "marks",
-        "notices",
-        "scope",
-        "scopes",
-        "size_bytes",
-    )
-
-    def __init__(self, scope: object) -> None:
-        self.frames: list[bytes] = []
-        self.marks: list[Mark] = []
-        self.notices = 0
-        """How many of the frames are no Events, but tell of a loss."""
-        self.scope = scope
-        """Whose subscription all frames serve, when they serve the same."""
-        self.scopes: list[tuple[object, ...]] | None = None
-        """For each frame the groups or subscriptions it serves, where that differs."""
-        self.before: dict[Key, Track | None] = {}
-        """By scope and session: what had been delivered before this batch."""
-        self.size_bytes = 0
-        self._joined: bytes | None = None
-        self._essential: Batch | None = None
-        self._bounds: dict[object, dict[str | None, Position]] | None = None
-        self._drops: dict[Key, tuple[int | None, Position | None]] | None = None
+    scope: object
+    """Whose subscription all frames serve, when they serve the same."""
+    frames: list[bytes] = []
+    marks: list[Mark] = []
+    notices: int = 0
+    """How many of the frames are no Events, but tell of a loss."""
+    scopes: list[tuple[object, ...]] | None = None
+    """For each frame the groups or subscriptions it serves, where that differs."""
+    before: dict[Key, Track | None] = {}
+    """By scope and session: what had been delivered before this batch."""
+    size_bytes: int = 0
+    _joined: bytes | None = None
+    _essential: Batch | None = None
+    _bounds: dict[object, dict[str | None, Position]] | None = None
+    _drops: dict[Key, tuple[int | None, Position | None]] | None = None
 
     @property
     def events(self) -> int:
