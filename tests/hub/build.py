@@ -108,7 +108,10 @@ def assert_empty(relay: Relay) -> None:
     assert not index._by_type
     assert not index._by_prefix
     assert not index._scanned
+    assert index.weight == 0
+    assert relay.membership.predicates == 0
     assert not relay.fanout.cohorts
+    assert (relay.fanout.places, relay.fanout.solos) == (0, 0)
     assert not relay.fanout._dirty
     assert relay.fanout._pass is None
     assert relay.fanout.backlog_bytes == 0

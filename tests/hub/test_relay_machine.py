@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from aep_relay.hub import catchup, cohort, fanout
+from aep_relay.hub.entitlement import counted
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.policy import FULL
 from aep_relay.hub.relay import Relay
@@ -447,6 +448,20 @@ class RelayMachine(RuleBasedStateMachine):
         buffers = [store.get(session) for session in store]
         assert store.size_bytes == sum(buffer.size_bytes for buffer in buffers if buffer is not None)
         assert store.size_bytes <= self.limits.max_buffer_bytes
+
+    @invariant()
+    def counts_what_filters_take(self) -> None:
+        if not hasattr(self, "relay"):
+            return
+        live = [
+            sum(sub.filter.weight for sub in consumer.subs.values() if not sub.ends)
+            for consumer in self.consumers
+            if not consumer.over
+        ]
+        assert self.relay.membership.predicates == sum(map(counted, live))
+        fanout = self.relay.fanout
+        assert fanout.index.weight == sum(group.filter.weight for group in fanout.index.groups.values())
+        assert fanout.places == sum(len(cohort.groups) for cohort in fanout.cohorts.values())
 
     def _finish(self) -> None:
         """Let everyone catch up, then leave; nothing stays behind."""
