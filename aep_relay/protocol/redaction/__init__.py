@@ -25,7 +25,7 @@ from aep_relay.protocol.redaction.assignments import (
     hide_assignments,
     hide_elements,
 )
-from aep_relay.protocol.redaction.patterns import Match, compile_pattern, compile_set, replace
+from aep_relay.protocol.redaction.patterns import Pattern, compile_set, replace_by
 
 SECRET_MARKER = "[REDACTED:secret]"  # noqa: S105 (the marker of a secret is none)
 PII_MARKER = "[REDACTED:pii]"
@@ -63,8 +63,8 @@ class Redactor:
             (secrets.PEM_SIGN, secrets.hide_pem),
             (secrets.TOKEN_SIGN, secrets.hide_tokens),
             (secrets.AUTHORIZATION_SIGN, secrets.hide_authorization),
-            (elements, partial(hide_elements, pattern=compile_pattern(elements))),
-            (assignments, partial(hide_assignments, pattern=compile_pattern(assignments))),
+            (elements, partial(hide_elements, pattern=Pattern(elements))),
+            (assignments, partial(hide_assignments, pattern=Pattern(assignments))),
         ]
         values = _spellings(secret_values)
         if values:
@@ -130,8 +130,4 @@ def _spellings(values: Iterable[str]) -> list[bytes]:
 
 def _listed_values(values: list[bytes]) -> _Part:
     pattern = b"|".join(b"".join(b"\\x%02x" % byte for byte in value) for value in values)
-    return pattern, partial(replace, compile_pattern(pattern), decide=_listed)
-
-
-def _listed(_text: bytes, _match: Match) -> bytes:
-    return secrets.SECRET
+    return pattern, partial(replace_by, Pattern(pattern), replacement=secrets.SECRET)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from aep_relay.protocol.redaction.patterns import Match, Pattern, compile_pattern, replace
+from aep_relay.protocol.redaction.patterns import Pattern
 from aep_relay.protocol.redaction.secrets import QUOTE, SECRET, SPACE
 
 _KEYWORD = (
@@ -54,20 +54,26 @@ _OPTION_END = rb"(?:(?:" + QUOTE + rb",)?" + SPACE + rb"+|" + QUOTE + rb"," + SP
 # The patterns of `re` here are only matched at a given place. They read a bounded number of bytes, or a run
 # of one kind that is then consumed, and are several times cheaper for that than RE2.
 _OPENING = re.compile(rb"[bBfFlLrRuU@$]{0,2}(" + QUOTE + rb")")
-_LINE_END = rb"|[\r\n]"
+# Each starts with a whole run of backslashes, whatever stands behind it, so that no run is read twice.
 _CLOSING = {
-    **{mark: compile_pattern(rb"(\\*)" + mark + _LINE_END) for mark in (b'"', b"'", b"`")},
-    **{mark: compile_pattern(rb"(\\*)" + mark) for mark in (b'"""', b"'''")},
+    **{mark: re.compile(rb"(\\*+)" + mark + rb"|\\++|[\r\n]") for mark in (b'"', b"'", b"`")},
+    **{mark: re.compile(rb"(\\*+)" + mark + rb"|\\++") for mark in (b'"""', b"'''")},
     **{
-        mark: compile_pattern(rb"()" + mark + _LINE_END)
+        mark: re.compile(rb"()" + mark + rb"|[\r\n]")
         for mark in (b"&quot;", b"&apos;", b"&#34;", b"&#39;", b"%22", b"%27")
     },
-    **{mark: compile_pattern(rb"()\xe2\x80[\x98\x99]|[\r\n]") for mark in (b"\xe2\x80\x98", b"\xe2\x80\x99")},
-    **{mark: compile_pattern(rb"()\xe2\x80[\x9c\x9d]|[\r\n]") for mark in (b"\xe2\x80\x9c", b"\xe2\x80\x9d")},
+    **{mark: re.compile(rb"()\xe2\x80[\x98\x99]|[\r\n]") for mark in (b"\xe2\x80\x98", b"\xe2\x80\x99")},
+    **{mark: re.compile(rb"()\xe2\x80[\x9c\x9d]|[\r\n]") for mark in (b"\xe2\x80\x9c", b"\xe2\x80\x9d")},
 }
 _WORD = re.compile(rb"\w")
 _ORDINARY = re.compile(rb"""[^\s"'`&,;\\%)\]}><]+""")
 _NEXT_KEY = SPACE + rb"*" + QUOTE + rb"?[\w.\[\]-]{1,64}" + QUOTE + rb"?" + SPACE + rb"{0,8}" + _EQUALS
+# Most values, told in one step: a word that announces nothing, and behind it neither a sign nor what could go on.
+_PLAIN_VALUE = re.compile(
+    rb"(?!(?i:[bflru@$]{0,2}(?:&|%|\xe2\x80)|bearer|basic|token)|[!\xff])"
+    rb"[^\s\"'`&,;\\%)\]}><|\[{]++(?=[\r\n]|\Z|[ \t]++[^\s=])"
+)
+_BLANKS = b" \t\n\r\f\x0b"
 _SPECIAL = re.compile(rb"\\+|.", re.DOTALL)
 _BARE_STOP = re.compile(
     rb"\s"
@@ -75,7 +81,7 @@ _BARE_STOP = re.compile(
     rb"|[,;)\]}>\"'`]{1,8}(?:\s|\Z)|[)\]}]{1,8}(?:[,;]|\\{0,8}[\"'`])"
     rb"|</?[A-Za-z][\w:.-]{0,40}\s?/?>"
 )
-_BRACKET_OR_QUOTE = compile_pattern(rb'(\\*)"|[\[\]{}]')
+_BRACKET_OR_QUOTE = re.compile(rb'(\\*+)"|\\++|[\[\]{}]')
 _SPACES = re.compile(SPACE + rb"*")
 _FURTHER_SIGN = re.compile(rb"[\])}>]{0,8}[ \t]*=[ \t]*")
 # A value that only announces the value: an authentication scheme, the mark of a YAML block, a YAML tag.
@@ -123,26 +129,40 @@ def _listed(name: str) -> bytes:
 
 def hide_elements(text: bytes, pattern: Pattern) -> bytes:
     """Replace the content of each match of ``pattern`` (an ``element_pattern``)."""
-    return replace(pattern, text, _element)
-
-
-def _element(_text: bytes, match: Match) -> bytes:
-    whole = match.group() or b""
-    return (match.group(1) or b"") + SECRET + (b"</" if whole.endswith(b"</") else b"")
+    pieces: list[bytes] = []
+    done = 0
+    while True:
+        (start, end), tag = pattern.groups(text, done)
+        if start < 0:
+            break
+        pieces += (text[done : tag[1]], SECRET, b"</" if text.endswith(b"</", start, end) else b"")
+        done = end
+    if not pieces:
+        return text
+    pieces.append(text[done:])
+    return b"".join(pieces)
 
 
 def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
     """Replace the value behind each match of ``pattern`` (an ``assignment_pattern``), and nothing else."""
     pieces: list[bytes] = []
     done = position = 0
-    while (match := pattern.search(text, position)) is not None:
-        position = match.end()
-        if _has_no_value(text, match, pattern):
+    find = pattern.find
+    while True:
+        start, position = find(text, position)
+        if start < 0:
+            break
+        if text[position - 1] in _BLANKS and _has_no_value(text, start, position, pattern):
             continue
-        for start, end, behind in _values(text, match):
+        plain = _PLAIN_VALUE.match(text, position)
+        if plain is not None and not text.startswith(b"--", start):
+            pieces += (text[done:position], SECRET)
+            done = position = plain.end()
+            continue
+        for value_start, end, behind in _values(text, start, position):
             position = behind
-            if end > start:
-                pieces += (text[done:start], SECRET)
+            if end > value_start:
+                pieces += (text[done:value_start], SECRET)
                 done = end
     if not pieces:
         return text
@@ -150,20 +170,20 @@ def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
     return b"".join(pieces)
 
 
-def _has_no_value(text: bytes, match: Match, pattern: Pattern) -> bool:
+def _has_no_value(text: bytes, start: int, end: int, pattern: Pattern) -> bool:
     """Whether the line ends behind the sign and the next one is an assignment of its own, whose key is no value."""
-    sign = match.group() or b""
+    sign = text[start:end]
     behind = sign[len(sign.rstrip()) :]
     if b"\n" not in behind and b"\r" not in behind:
         return False
-    return pattern.match(text, match.end()) is not None
+    return pattern.is_at(text, end)
 
 
-def _values(text: bytes, match: Match) -> list[tuple[int, int, int]]:
-    """Return start and end of each value behind ``match``, and where the text goes on behind it."""
-    position = match.end()
-    first = _value(text, position)
-    if text.startswith(b"--", match.start()) and _is_prose(match, text[first[0] : first[1]]):
+def _values(text: bytes, start: int, end: int) -> list[tuple[int, int, int]]:
+    """Return start and end of each value behind ``text[start:end]``, a key and its sign, and where the text goes
+    on behind it."""
+    first = _value(text, end)
+    if text.startswith(b"--", start) and _is_prose(text[start:end], text[first[0] : first[1]]):
         return []
     values = [first]
     # `token: str = "…"`: what stands behind the colon is only the type.
@@ -172,9 +192,9 @@ def _values(text: bytes, match: Match) -> list[tuple[int, int, int]]:
     return values
 
 
-def _is_prose(option: Match, value: bytes) -> bool:
+def _is_prose(option: bytes, value: bytes) -> bool:
     """Whether ``option`` is one without a sign and ``value`` only the word behind it."""
-    if _ANY_SIGN.search(option.group() or b"") is not None:
+    if _ANY_SIGN.search(option) is not None:
         return False
     return value.startswith(b"-") or value.lower().rstrip(b".:") in _PROSE_AFTER_OPTION
 
@@ -208,9 +228,11 @@ def _quoted(text: bytes, opening: re.Match[bytes]) -> tuple[int, int, int]:
     depth = len(quote) - len(mark)
     start = position = opening.end()
     closing = _CLOSING[mark]
-    while (match := closing.search(text, position)) is not None:
+    for match in closing.finditer(text, position):
         position = match.end()
         if match.start(1) < 0:
+            if text.startswith(b"\\", match.start()):
+                continue
             return start, match.start(), match.start()
         escapes = match.end(1) - match.start(1)
         if _is_escaped(escapes, depth):
@@ -247,16 +269,15 @@ def _block_end(text: bytes, position: int) -> int:
     depth = 0
     string_depth: int | None = None
     in_string = False
-    while (match := _BRACKET_OR_QUOTE.search(text, position)) is not None:
-        position = match.end()
+    for match in _BRACKET_OR_QUOTE.finditer(text, position):
         if match.start(1) >= 0:
             escapes = match.end(1) - match.start(1)
             if string_depth is None:
                 string_depth = escapes
             if not _is_escaped(escapes, string_depth):
                 in_string = not in_string
-        elif not in_string:
-            depth += 1 if match.group() in (b"[", b"{") else -1
+        elif not in_string and text[match.start()] in b"[]{}":
+            depth += 1 if text[match.start()] in b"[{" else -1
             if depth == 0:
-                return position
+                return match.end()
     return len(text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from aep_relay.protocol.redaction.patterns import Match, compile_pattern, replace
+from aep_relay.protocol.redaction.patterns import Pattern, replace
 from aep_relay.protocol.redaction.secrets import PII
 
 # --- home paths ---
@@ -65,11 +65,16 @@ _SHARED = frozenset({b"shared", b"public", b"default", b"all users", b"default u
 _PATH_START = re.compile(
     rb"""(?:\A|[\s\x0b"'`=:,;(\[{<>|&!#@*+^]|\\[nrtbf]|\x1b\[[0-9;]*m|(?:\A|[\s"'])-[A-Za-z]|[\x80-\xf4])\Z"""
 )
+# The bytes behind which one starts whatever stands before them.
+_BEFORE_PATH = frozenset(
+    bytes([byte]) for byte in b" \t\n\r\f\x0b\"'`=:,;([{<>|&!#@*+^" + bytes(range(0x80, 0xF5))
+)
+_SLASHES = b"/\\%"
 _UNC_START = re.compile(rb"""\A\Z|[\s"'`(=]""")
 _LONGEST_START_BYTES = 24
 
-_POSIX_PATTERN = compile_pattern(_POSIX)
-_WINDOWS_PATTERN = compile_pattern(_WINDOWS)
+_POSIX_PATTERN = Pattern(_POSIX)
+_WINDOWS_PATTERN = Pattern(_WINDOWS)
 HOME_SIGN = _POSIX + rb"|" + _WINDOWS
 
 
@@ -79,34 +84,57 @@ def hide_homes(text: bytes) -> bytes:
 
 
 def _starts_path(text: bytes, position: int) -> bool:
+    before = text[position - 1 : position]
+    if position == 0 or before in _BEFORE_PATH:
+        return True
+    if not before.isalpha():
+        return False
     start = max(0, position - _LONGEST_START_BYTES)
     return _PATH_START.search(text[start:position]) is not None
 
 
-def _posix_home(text: bytes, match: Match) -> bytes | None:
-    if not _starts_path(text, match.start()) or (match.group(2) or b"").lower() in _SHARED:
+def _posix_home(text: bytes, start: int, end: int) -> bytes | None:
+    if not _starts_path(text, start):
         return None
-    tail = match.group(3) or b""
+    remote = b""
+    if text[start] not in _SLASHES:
+        until = _POSIX_PATTERN.groups(text, start)[1][1]
+        remote, start = text[start:until], until
+    parent, name = _last_part(text[start:end])
+    if parent.endswith(b"home"):
+        return remote + b"~"
+    if parent.endswith(b"Users"):
+        return None if name.lower() in _SHARED else remote + b"~"
+    tail = name[len(b"root") :]
     # "/root." ends a sentence, "/rootfs" and "/root-cause" are something else.
-    if tail.strip(b"."):
-        return None
-    return (match.group(1) or b"") + b"~" + tail
+    return None if tail.strip(b".") else remote + b"~" + tail
 
 
-def _windows_home(text: bytes, match: Match) -> bytes | None:
-    spaced, separator, plain = match.group(1), match.group(2) or b"", match.group(3) or b""
-    if (spaced or plain).lower() in _SHARED:
+def _last_part(path: bytes) -> tuple[bytes, bytes]:
+    """Return what is above the last name of ``path``, and the name."""
+    head, slash, name = path.rpartition(b"/")
+    if b"%" in name or not slash:
+        # No name holds a "%": it spells a slash.
+        head, name = path[: path.rindex(b"%")], path[path.rindex(b"%") + 3 :]
+    return head.rstrip(b"\\"), name
+
+
+def _windows_home(text: bytes, start: int, _end: int) -> bytes | None:
+    if text.startswith(b"\\", start) and _UNC_START.search(text[max(0, start - 1) : start]) is None:
         return None
-    is_unc = text.startswith(b"\\", match.start())
-    if is_unc and _UNC_START.search(text[max(0, match.start() - 1) : match.start()]) is None:
-        return None
-    return b"~" + separator + plain[len(plain.rstrip(b".")) :]
+    _, spaced, separator, plain = _WINDOWS_PATTERN.groups(text, start)
+    if spaced[0] < 0:
+        name = text[plain[0] : plain[1]]
+        return None if name.lower() in _SHARED else b"~" + name[len(name.rstrip(b".")) :]
+    return (
+        None if text[spaced[0] : spaced[1]].lower() in _SHARED else b"~" + text[separator[0] : separator[1]]
+    )
 
 
 # --- e-mail addresses ---
 
 _LATIN = rb"[\xc3-\xc5][\x80-\xbf]"
-_EMAIL_PATTERN = compile_pattern(
+_EMAIL_PATTERN = Pattern(
     rb"((?:\w|" + _LATIN + rb")(?:[\w.%+'-]|" + _LATIN + rb")*|\"[\w .+'-]{1,64}\")(?:@|%40)"
     rb"((?:[A-Za-z0-9\x80-\xf4-]+\.)+([A-Za-z]{2,}))"
 )
@@ -121,12 +149,16 @@ def hide_emails(text: bytes) -> bytes:
     return replace(_EMAIL_PATTERN, text, _email)
 
 
-def _email(_text: bytes, match: Match) -> bytes | None:
-    local, domain, top = match.group(1) or b"", match.group(2) or b"", (match.group(3) or b"").lower()
+def _email(text: bytes, start: int, end: int) -> bytes | None:
+    # Neither sign stands in a domain.
+    at = max(text.rfind(b"@", start, end), text.rfind(b"%40", start, end))
     # git@host is the name of a service, not of a person; unit@instance.service is none at all.
-    if local == b"git" or top in _UNIT_TYPES or _VERSION.match(domain) is not None:
+    if at - start == len(b"git") and text.startswith(b"git", start):
         return None
-    return PII
+    if text[text.rindex(b".", at, end) + 1 : end].lower() in _UNIT_TYPES:
+        return None
+    domain = at + (1 if text.startswith(b"@", at) else len(b"%40"))
+    return None if _VERSION.match(text, domain, end) is not None else PII
 
 
 # --- phone numbers ---
@@ -154,7 +186,7 @@ _NATIONAL = (
 )
 _WRITTEN = rb"|".join((_NORTH_AMERICAN, _TOLL_FREE, _NATIONAL))
 _PHONE = _ANNOUNCED + rb"|" + _CALL + rb"|(\+[1-9]" + _DIGITS + rb")|(" + _WRITTEN + rb")"
-_PHONE_PATTERN = compile_pattern(_PHONE)
+_PHONE_PATTERN = Pattern(_PHONE)
 PHONE_SIGN = _PHONE
 # Not behind a marker either: what stood there may have been a digit.
 _BEFORE_NUMBER = re.compile(rb"(?:\A|[^\w.+/#@%$~\\\xf7-]|\\[nrt])\Z")
@@ -163,9 +195,13 @@ _NO_PHONE = re.compile(
     rb"(?:19|20)[0-9]{2}[./-][01]?[0-9][./-][0-3]?[0-9].*|[0-3]?[0-9][./-][01]?[0-9][./-](?:19|20)[0-9]{2}.*"
     rb"|[0-9]{1,3}(?:\.[0-9]{1,3}){3}"
 )
-_TOO_LONG = re.compile(rb"[0-9]{16}")
-_FEWEST_DIGITS = (0, 7, 10, 8, 9)
-"""By the group of ``_PHONE`` that matched."""
+_MOST_DIGITS_TOGETHER = 15
+_TOO_LONG = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS_TOGETHER + 1))
+_NUMBER_START = re.compile(rb"[0-9+(]")
+_NO_DIGITS = bytes(set(range(256)) - set(b"0123456789"))
+_FEWEST_ANNOUNCED_DIGITS = 7
+_FEWEST_INTERNATIONAL_DIGITS = 8
+_FEWEST_DIGITS = 9
 
 
 def hide_phones(text: bytes) -> bytes:
@@ -173,17 +209,27 @@ def hide_phones(text: bytes) -> bytes:
     return replace(_PHONE_PATTERN, text, _phone)
 
 
-def _phone(text: bytes, match: Match) -> bytes | None:
-    group = next(index for index in (1, 2, 3, 4) if match.start(index) >= 0)
-    number = match.group(group) or b""
-    start = match.start(group)
-    if number.startswith(b"\\"):
-        number, start = number[2:], start + 2
-    if _AFTER_NUMBER.match(text, match.end()) is None or _NO_PHONE.fullmatch(number) is not None:
+def _phone(text: bytes, start: int, end: int) -> bytes | None:
+    first = text[start : start + 1]
+    is_announced = first.isalpha()
+    number_start = start
+    fewest = _FEWEST_DIGITS
+    if is_announced:
+        # No word before the number holds a digit or what else a number may start with.
+        announced = _NUMBER_START.search(text, start, end)
+        number_start = start if announced is None else announced.start()
+        fewest = _FEWEST_ANNOUNCED_DIGITS
+    elif first == b"\\":
+        number_start += len(b"\\n")
+    elif first == b"+" and text[start + 2] in b"0123456789(":
+        fewest = _FEWEST_INTERNATIONAL_DIGITS
+    number = text[number_start:end]
+    digits = len(number.translate(None, _NO_DIGITS))
+    if digits < fewest or (digits > _MOST_DIGITS_TOGETHER and _TOO_LONG.search(number) is not None):
         return None
-    if group > 2 and _BEFORE_NUMBER.search(text[max(0, start - 2) : start]) is None:
+    if _AFTER_NUMBER.match(text, end) is None or _NO_PHONE.fullmatch(number) is not None:
         return None
-    digits = sum(byte in b"0123456789" for byte in number)
-    if digits < _FEWEST_DIGITS[group] or _TOO_LONG.search(number) is not None:
+    before = text[max(0, number_start - 2) : number_start]
+    if not is_announced and _BEFORE_NUMBER.search(before) is None:
         return None
-    return text[match.start() : start] + PII
+    return text[start:number_start] + PII

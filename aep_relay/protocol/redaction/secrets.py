@@ -9,7 +9,9 @@ The specified patterns are a floor: where the end of a secret is in doubt, rathe
 
 from __future__ import annotations
 
-from aep_relay.protocol.redaction.patterns import Match, compile_pattern, replace
+import re
+
+from aep_relay.protocol.redaction.patterns import Pattern, replace, replace_by
 
 SECRET = b"\xff"
 """Stands for ``[REDACTED:secret]``. No UTF-8 text holds this byte, and it has no other case."""
@@ -41,19 +43,22 @@ _JWT = rb"eyJ[\w-]{5,}\.{1,2}[\w-]{4,}(?:\.[\w-]+){0,3}"
 _USER_INFO = rb"""://[^\s/:"'<>]*:([^\s/"'<>]+)@"""
 _BEARER = rb"(?i:\bbearer)(?:" + SPACE + rb"+|%20)" + QUOTE + rb"?([\w~+/.-][^\s\"'`<>,;(){}\[\]\\]*)"
 # What follows the word in prose: words, joined ones too, names of the scheme, small numbers.
-_PROSE = compile_pattern(
+# Of `re`, since it only reads a word of a bounded length.
+_PROSE = re.compile(
     rb"(?:(?:[a-z]+|[A-Z][a-z]*|[A-Z]+s?)(?:[/'-][A-Za-z]+)*|(?i:oauth2?|rfc[0-9]{0,4}|v[0-9.]+)|[0-9.]{1,5})?\W*"
 )
 _LONGEST_WORD_BYTES = 32
+# What stands before a `Bearer` token, of `re` since it is only matched at a given place.
+_BEFORE_TOKEN = re.compile(rb"(?i:bearer)(?:" + SPACE + rb"++|%20)" + QUOTE + rb"?")
 
 # Compiled one by one, since each may read on without a match: see the module ``patterns``.
-_PEM_BLOCK_PATTERN = compile_pattern(_PEM_BLOCK)
-_PEM_REST_PATTERN = compile_pattern(_PEM_REST)
-_AWS_KEY_ID_PATTERN = compile_pattern(_AWS_KEY_ID)
-_TOKEN_PATTERN = compile_pattern(_TOKEN)
-_JWT_PATTERN = compile_pattern(_JWT)
-_USER_INFO_PATTERN = compile_pattern(_USER_INFO)
-_BEARER_PATTERN = compile_pattern(_BEARER)
+_PEM_BLOCK_PATTERN = Pattern(_PEM_BLOCK)
+_PEM_REST_PATTERN = Pattern(_PEM_REST)
+_AWS_KEY_ID_PATTERN = Pattern(_AWS_KEY_ID)
+_TOKEN_PATTERN = Pattern(_TOKEN)
+_JWT_PATTERN = Pattern(_JWT)
+_USER_INFO_PATTERN = Pattern(_USER_INFO)
+_BEARER_PATTERN = Pattern(_BEARER)
 
 PEM_SIGN = rb"-----BEGIN |---- BEGIN SSH2 |-----END |---- END SSH2 "
 TOKEN_SIGN = _AWS_KEY_ID + rb"|" + _JWT + rb"|" + _TOKEN
@@ -62,30 +67,44 @@ AUTHORIZATION_SIGN = _USER_INFO + rb"|" + _BEARER
 
 def hide_pem(text: bytes) -> bytes:
     """Replace PEM blocks of every kind: whole, without an end, and the rest of those without a start."""
-    return replace(_PEM_REST_PATTERN, replace(_PEM_BLOCK_PATTERN, text, _whole), _whole)
+    return replace_by(_PEM_REST_PATTERN, replace_by(_PEM_BLOCK_PATTERN, text, SECRET), SECRET)
 
 
 def hide_tokens(text: bytes) -> bytes:
     """Replace AWS access key ids, JWTs, and other tokens known by the word that they start with."""
-    text = replace(_JWT_PATTERN, replace(_AWS_KEY_ID_PATTERN, text, _whole), _whole)
-    return replace(_TOKEN_PATTERN, text, _whole)
+    for pattern in (_AWS_KEY_ID_PATTERN, _JWT_PATTERN, _TOKEN_PATTERN):
+        text = replace_by(pattern, text, SECRET)
+    return text
 
 
 def hide_authorization(text: bytes) -> bytes:
     """Replace passwords in URLs and ``Bearer`` tokens, but not the word in prose."""
-    return replace(_BEARER_PATTERN, replace(_USER_INFO_PATTERN, text, _user_info), _bearer, resume_group=1)
+    return _hide_bearers(replace(_USER_INFO_PATTERN, text, _user_info))
 
 
-def _whole(_text: bytes, _match: Match) -> bytes:
-    return SECRET
+def _user_info(text: bytes, start: int, _end: int) -> bytes:
+    # "://", a name without a colon, a colon, the password
+    return text[start : text.index(b":", start + 3) + 1] + SECRET + b"@"
 
 
-def _user_info(text: bytes, match: Match) -> bytes:
-    return text[match.start() : match.start(1)] + SECRET + b"@"
-
-
-def _bearer(text: bytes, match: Match) -> bytes | None:
-    token = match.group(1) or b""
-    if len(token) <= _LONGEST_WORD_BYTES and _PROSE.fullmatch(token) is not None:
-        return None
-    return text[match.start() : match.start(1)] + SECRET
+def _hide_bearers(text: bytes) -> bytes:
+    pieces: list[bytes] = []
+    done = position = 0
+    find = _BEARER_PATTERN.find
+    while True:
+        start, end = find(text, position)
+        if start < 0:
+            break
+        before = _BEFORE_TOKEN.match(text, start)
+        token_start = start if before is None else before.end()
+        token = text[token_start:end]
+        if len(token) <= _LONGEST_WORD_BYTES and _PROSE.fullmatch(token) is not None:
+            # "a bearer bearer x": the word itself may be one that announces a token.
+            position = token_start
+            continue
+        pieces += (text[done:token_start], SECRET)
+        done = position = end
+    if not pieces:
+        return text
+    pieces.append(text[done:])
+    return b"".join(pieces)
