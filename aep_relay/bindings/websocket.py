@@ -1,7 +1,7 @@
 """``/socket``: Events, commands and frames over WebSocket (AEP-0003 §3.5, §4, §6.5).
 
-Incoming frames are read by ``transport.incoming``, over ``websockets``' sans-I/O core; outgoing frames are the hub's.
-What arrives is handled frame by frame: an error is answered in-band and the connection survives, but for what RFC 6455
+What RFC 6455 makes of incoming frames is in ``messages``; outgoing frames are the hub's. What arrives is handled
+message by message: an error is answered in-band and the connection survives, but for what RFC 6455
 or the hello rule make final.
 """
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import trio
-from websockets.frames import CloseCode, Opcode
-from websockets.protocol import OPEN
+from websockets.frames import CloseCode
 
 from aep_relay.bindings import chained, greeting, large, requests
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
+from aep_relay.bindings.messages import Messages
 from aep_relay.bindings.turn import Turn
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import (
@@ -31,13 +31,11 @@ from aep_relay.protocol.event import Event, Shape, decode_together
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.hello import answer
 from aep_relay.transport.attendant import READ_BYTES
-from aep_relay.transport.incoming import Incoming
 from aep_relay.transport.wire import BrokenWire, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from websockets.frames import Frame
     from websockets.server import ServerProtocol
 
     from aep_relay.bindings.auth import Holder
@@ -54,10 +52,6 @@ FEW_WORDS = 3
 """What a consumer says until it only listens, hello included, comes in so many pieces at most."""
 
 _COMMAND = Shape.COMMAND  # once: each look at it takes 0.1 µs
-_CLOSE = b"\x88"
-_PONG = 0x8A
-"""How the relay's own control frames begin (RFC 6455 §5.2)."""
-
 _REASONS = {CloseCode.MESSAGE_TOO_BIG: "message-too-big"}
 """Why the core fails a connection, where it is not that the peer broke RFC 6455."""
 
@@ -67,14 +61,11 @@ class Socket(Connection):
 
     __slots__ = (
         "_alone",
-        "_close",
         "_hurried",
-        "_incoming",
         "_large",
-        "_parts",
+        "_messages",
         "_pause",
         "_pause_seconds",
-        "_pongs",
         "_steps",
         "chained",
         "hello",
@@ -84,7 +75,7 @@ class Socket(Connection):
     def __init__(self, service: Service, wire: Wire, nursery: trio.Nursery, protocol: ServerProtocol) -> None:
         super().__init__(service, wire, nursery, "websocket", Framing.WEBSOCKET)
         self.protocol = protocol
-        self._incoming = Incoming(protocol)
+        self._messages = Messages(protocol)
         self.hello: Hello | None = None
         self.chained: Chained | None = None
         """What the link of another relay adds."""
@@ -94,9 +85,6 @@ class Socket(Connection):
         """Decoded, and still to be ingested."""
         self._steps: Iterator[None] | None = None
         """What is left to do of what the peer asked for, in steps between which others have their turns."""
-        self._parts: bytearray | None = None
-        self._pongs: list[bytes] = []
-        self._close = b""
         self._pause: trio.CancelScope | None = None
         self._pause_seconds = 0.0
         self._hurried = False
@@ -165,7 +153,7 @@ class Socket(Connection):
         """Whether ``data`` is a ``pong`` and nothing else: it is a sign of life, and asks for nothing."""
         if self.hello is None:
             return False
-        text = self._incoming.sole(data)
+        text = self._messages.incoming.sole(data)
         if text is None or not frames.is_pong(text):
             return False
         self.heard_at = trio.current_time()
@@ -174,18 +162,20 @@ class Socket(Connection):
     async def _feed(self, data: bytes) -> None:
         protocol = self.protocol
         turn = Turn()
-        for message in self._incoming.feed(data):
+        for texts in self._messages.feed(data):
             if self.close_reason is not None:
                 break
-            if isinstance(message, list):
-                if self._pongs:
-                    self._reply()
-                await self._texts(message, turn)
+            if texts is None:
+                self._reply()
+                self.refuse(Refusal("binary-unsupported", "binary frames are reserved in AEP 0.1"))
+                self._fail("binary-unsupported", CloseCode.UNSUPPORTED_DATA)
+            elif texts:
+                self._reply()
+                await self._texts(texts, turn)
             else:
-                self._frame(message)
                 await self._settle(turn)
         self._reply()
-        self._keep_close()
+        self._messages.keep_close()
         if protocol.parser_exc is not None and self.close_reason is None:
             code = protocol.close_sent.code if protocol.close_sent else CloseCode.PROTOCOL_ERROR
             self._fail(_REASONS.get(CloseCode(code), "protocol-error"), code)
@@ -261,15 +251,8 @@ class Socket(Connection):
 
     def _reply(self) -> None:
         """Send the pongs that RFC 6455 owes the peer, ahead of the answers to what came behind its pings."""
-        if self._pongs:
-            replies, self._pongs = b"".join(self._pongs), []
-            self.peer.push(replies)
-
-    def _keep_close(self) -> None:
-        """Keep the close frame that the core sends, if it does: it is the farewell, and nothing may follow it."""
-        for data in self.protocol.data_to_send():
-            if data.startswith(_CLOSE):
-                self._close = data
+        if pongs := self._messages.take_pongs():
+            self.peer.push(pongs)
 
     async def _keep_to_rate(self) -> None:
         """Take nothing more in until the token allows another Event; what the peer sends waits in its socket."""
@@ -288,27 +271,6 @@ class Socket(Connection):
         self._hurried = True
         if self._pause is not None:
             self._pause.cancel()
-
-    def _frame(self, frame: Frame) -> None:
-        opcode = frame.opcode
-        if opcode is Opcode.PING:
-            # In order with everything else, which the core, that would answer by itself, does not know of.
-            self._pongs.append(bytes((_PONG, len(frame.data))) + frame.data)
-            return
-        self._reply()
-        if opcode is Opcode.TEXT:
-            if frame.fin:
-                self._text(bytes(frame.data))
-            else:
-                self._parts = bytearray(frame.data)
-        elif opcode is Opcode.CONT and self._parts is not None:
-            self._parts += frame.data
-            if frame.fin:
-                text, self._parts = bytes(self._parts), None
-                self._text(text)
-        elif opcode is Opcode.BINARY:
-            self.refuse(Refusal("binary-unsupported", "binary frames are reserved in AEP 0.1"))
-            self._fail("binary-unsupported", CloseCode.UNSUPPORTED_DATA)
 
     def _text(self, text: bytes) -> None:
         """Handle one text message (AEP-0003 §2)."""
@@ -402,10 +364,7 @@ class Socket(Connection):
 
     def farewell(self) -> bytes:
         """Return the close frame this side still owes the peer."""
-        if self.protocol.state is OPEN:
-            self.protocol.send_close(self.close_code, self.close_reason or "")
-        self._keep_close()
-        return self._close
+        return self._messages.farewell(self.close_reason, self.close_code)
 
 
 @lru_cache(maxsize=1)

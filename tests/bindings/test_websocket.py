@@ -298,6 +298,30 @@ class TestEnd:
             assert sent.endswith(Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=False))
             assert b"9999" not in sent
 
+    @pytest.mark.parametrize(
+        ("greets", "frames", "code"),
+        [
+            (False, [Frame(Opcode.TEXT, b"{", False), Frame(Opcode.CONT, b"}")], 1002),
+            (False, [Frame(Opcode.TEXT, b"{}")], 1002),
+            (True, [Frame(Opcode.TEXT, b"\xff", False), Frame(Opcode.CONT, b"")], 1007),
+            (True, [Frame(Opcode.TEXT, b"\xff")], 1007),
+            (True, [Frame(Opcode.BINARY, b"{}")], 1003),
+        ],
+    )
+    async def test_the_peer_closes_behind_what_ends_it(
+        self, greets: bool, frames: list[Frame], code: int
+    ) -> None:
+        """It is told why all the same, though both are read at once."""
+        async with serving() as relay:
+            socket = await (relay.greeted() if greets else relay.socket())
+            frames = [*frames, Frame(Opcode.CLOSE, b"\x03\xe8")]
+            socket.wire.feed(b"".join(frame.serialize(mask=True) for frame in frames))
+            await settle()
+            assert socket.closed == code
+            socket.wire.feed_end()
+            await settle()
+            assert relay.relay.peers == {}
+
     @pytest.mark.parametrize("reset", [True, False])
     async def test_the_peer_is_gone(self, reset: bool) -> None:
         async with serving() as relay:
