@@ -10,6 +10,7 @@ The package in reading order; imports go one way, from the bottom of this list t
 - ``upstream``: chaining: links to other relays, that push Events up or pull them down.
 - ``journal``: the archive that is written, the JSONL files that are followed.
 - ``ops``: the operator plane, a Quart-Trio app on an address of its own: health and what is observed.
+- ``stderr``: standard error, whose reader nobody waits for.
 - ``config``, ``logs``: what the operator says to the relay, and what it says back.
 - ``process``: what the process asks of the system and of the interpreter.
 - ``systemd``: what the service manager is told.

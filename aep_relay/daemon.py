@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 import trio
 
-from aep_relay import __version__, process, systemd
+from aep_relay import __version__, process, stderr, systemd
 from aep_relay.bindings import cards, router
 from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
@@ -299,6 +299,7 @@ async def _force(signals: AsyncIterator[int]) -> None:
     """End the process at once on the next signal to end, with the exit code that names it."""
     async for number in signals:
         if number != signal.SIGHUP:
+            stderr.finish()
             os._exit(128 + number)
 
 

@@ -3,7 +3,8 @@
 Owns the set-up of structlog and the bridge from the standard library's ``logging``, so that libraries go the
 same way. Every record passes ``Cleaner`` last before it is rendered: whatever peers put into names, paths and
 headers, no record can forge a second line, move a terminal's cursor, or carry a token (AEP-0003 §8.1). A
-stream that can't be written to is no reason to end a connection: the record is lost.
+stream that can't be written to is no reason to end a connection: the record is lost. Nor is one that nobody reads a
+reason to wait: that is for ``stderr`` to see to.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, TextIO
 from urllib.parse import quote
 
 import structlog
+
+from aep_relay.stderr import HeldStream
 
 LEVELS: Mapping[str, int] = {
     "debug": logging.DEBUG,
@@ -55,15 +59,18 @@ def configure(level: str, style: str, stream: TextIO, secrets: Iterable[str] = (
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if style == "console" or (style == "auto" and terminal):
         renderer = structlog.dev.ConsoleRenderer(colors=terminal)
+    processors: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_traceback,
+        Cleaner(secrets),
+        _in_reading_order,
+        renderer,
+    ]
+    if isinstance(stream, HeldStream):
+        stream.outlet.describe = partial(_of_losses, processors)
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _add_traceback,
-            Cleaner(secrets),
-            _in_reading_order,
-            renderer,
-        ],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: _Stream(stream),
         cache_logger_on_first_use=False,
@@ -73,6 +80,14 @@ def configure(level: str, style: str, stream: TextIO, secrets: Iterable[str] = (
     root.setLevel(LEVELS[level])
     # Below info this one logs every frame: the relay logs nothing per Event, and no payload.
     logging.getLogger("websockets").setLevel(max(LEVELS[level], logging.INFO))
+
+
+def _of_losses(processors: Iterable[structlog.typing.Processor], lines: int) -> str:
+    """Return a record that tells how many were lost, of whatever level."""
+    record: Any = {"event": "log records lost", "records": lines}
+    for process in processors:
+        record = process(None, "error", record)
+    return str(record)
 
 
 class _Stream:

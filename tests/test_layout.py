@@ -15,14 +15,15 @@ import aep_relay
 ROOT = Path(aep_relay.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-SECOND = {"protocol", "hub", "transport", "config", "logs", "process"}
+SECOND = {"protocol", "hub", "transport", "config", "logs", "stderr", "process"}
 # What a part of the package may import from, besides itself. Whatever is not named may import nothing.
 MAY_IMPORT = {
     "protocol": set[str](),
     "hub": {"protocol"},
     "transport": {"protocol"},
     "config": {"hub", "protocol"},
-    "logs": set[str](),
+    "logs": {"stderr"},
+    "stderr": set[str](),
     "client": {"protocol", "config"},
     "process": set[str](),
     "systemd": set[str](),

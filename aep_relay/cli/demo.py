@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aep_relay import stderr
 from aep_relay.cli.support import exits
 from aep_relay.cli.support.options import json_option
 from aep_relay.cli.support.output import Cell, Output
@@ -49,6 +50,7 @@ def command(port: int | None, operator_port: int | None, speed: float, as_json: 
       aep-relay demo
       aep-relay demo --speed 5
     """
+    stderr.install()
     token = secrets.token_urlsafe(18)
     config = _config(_free(port, PORT), _free(operator_port, OPERATOR_PORT), token)
     _run(config, token, speed, Output(json=as_json))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from aep_relay import stderr
 from aep_relay.cli import fail
 from aep_relay.cli.support import exits
 from aep_relay.config import ConfigError, load
@@ -26,6 +27,7 @@ def command(file: Path | None, host: str | None, port: int | None, token_file: s
     Flags override the environment, the environment overrides FILE. Without any of them it listens on
     127.0.0.1:8787, without a token.
     """
+    stderr.install()
     flags = {"--host": host, "--port": port, "--token-file": token_file}
     try:
         config = load(file, os.environ, flags)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aep_relay import stderr
 from aep_relay.cli.support import exits
 from aep_relay.cli.support.options import Common, relay_options
 from aep_relay.protocol.registry import CAPTURES
@@ -48,6 +49,7 @@ def command(
     from aep_relay.journal.following import Reading
     from aep_relay.journal.tail import Tail
 
+    stderr.install()
     output = common.output()
     target = common.target()
     logs.configure("info", "auto", sys.stderr, [target.token] if target.token else [])

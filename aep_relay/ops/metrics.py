@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from aep_relay import __version__
+from aep_relay import __version__, stderr
 from aep_relay.ops import health, links
 from aep_relay.ops.observer import BUCKETS_SECONDS
 from aep_relay.ops.views import Tally, tally, uptime_seconds
@@ -109,6 +109,9 @@ class RelayCollector(Collector):
         yield _gauge("uptime_seconds", "Time since the relay's start", uptime_seconds(observer.service))
         yield _gauge("ready", "Whether the relay is ready for traffic", int(health.is_ready(observer)))
         yield _gauge("draining", "Whether the relay is shutting down", int(observer.service.draining))
+        yield _counter(
+            "log_records_lost", "Lines of the log that standard error did not take", stderr.lost_lines()
+        )
         yield _gauge("tasks", "Tasks of the event loop", trio.lowlevel.current_statistics().tasks_living)
         yield _gauge(
             "event_loop_late_seconds_max",

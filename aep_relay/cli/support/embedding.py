@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from aep_relay import stderr
 from aep_relay.cli import fail
 from aep_relay.cli.support import exits
 from aep_relay.config import Config, ConfigError, load
@@ -86,6 +87,7 @@ def place_options(function: Callable[..., None]) -> Callable[..., None]:
         token_file: str | None,
         **rest: Any,
     ) -> None:
+        stderr.install()
         function(place=Place(file, host, port, relay, token_file), **rest)
 
     made: Callable[..., None] = wrapped
@@ -150,5 +152,5 @@ def run_embedded(config: Config, companion: Companion, level: str, secrets: Sequ
     except OSError as error:
         exits.cannot_listen(error, _TAKEN)
     # A thread that still waits for a pipe must not keep the process.
-    sys.stderr.flush()
+    stderr.finish()
     os._exit(code)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec
 
 import click
 
+from aep_relay import stderr
 from aep_relay.cli.support.text import shown
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ async def _end_on_signal(scope: trio.CancelScope, ended_by: list[int]) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
             if ended_by:
+                stderr.finish()
                 os._exit(128 + number)
             ended_by.append(number)
             scope.cancel()
