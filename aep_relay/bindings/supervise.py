@@ -2,7 +2,8 @@
 
 Its output is ingested and claims its sessions; commands to them, and what others say about its own, go to its input.
 Invariants: a process that does not read is no reason to stop reading it, and costs bounded memory; signals are passed
-on; what it said last is taken in before its session is said to have ended; its exit code is the relay's.
+on; what it said last is taken in before its session is said to have ended; its exit code is the relay's. One that is
+told to end and does not is killed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -47,6 +49,8 @@ STABLE_SECONDS = 60.0
 """A process that ran for so long starts over with the shortest wait."""
 MAX_COMPLAINT_BYTES = 64 * 1024
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
+"""Told so, the process is to end; the second time it is killed."""
 PASSED_ON = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """Besides what the relay itself is told to end by."""
 
@@ -64,6 +68,8 @@ class Task:
     dialect: Dialect | None = None
     """What its input speaks; None: what it speaks itself."""
     restart: bool = False
+    grace_seconds: float = 5.0
+    """So long it may take to end, when told to."""
 
 
 class Supervisor:
@@ -75,6 +81,9 @@ class Supervisor:
         self._stderr = stderr
         self._process: trio.Process | None = None
         self._told_to_end = trio.Event()
+        """Set by any signal: there is no restart after it."""
+        self._is_to_end = trio.Event()
+        self._is_to_be_killed = trio.Event()
         self._line = 0
         """The number of the line of output that is taken in."""
         self._bad_lines, self._complaints = Reports(), Reports()
@@ -85,8 +94,13 @@ class Supervisor:
         self.complaints = 0
 
     def signalled(self, number: int) -> None:
-        """Pass a signal on; there is no restart after it."""
+        """Pass a signal on: there is no restart then, and after one to end, the process is killed if it does not."""
         self._told_to_end.set()
+        if number in ENDING:
+            if self._is_to_end.is_set():
+                self._is_to_be_killed.set()
+                return
+            self._is_to_end.set()
         self._pass_on(number)
 
     def fail(self, problem: str) -> None:
@@ -107,10 +121,29 @@ class Supervisor:
         except OSError:
             return
 
+    async def _see_it_end(self) -> None:
+        """Kill the process, and what is in its group, when it was told to end and has not."""
+        await self._is_to_end.wait()
+        with trio.move_on_after(self._task.grace_seconds):
+            await self._is_to_be_killed.wait()
+        self._is_to_be_killed.set()
+        self._kill()
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        log.warning("process is killed", grace_seconds=self._task.grace_seconds)
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # It may have gone to another group.
+        process.kill()
+
     async def run(self, service: Service) -> int:
         """Run the process until it ends for good; return its exit code, 128 and the signal's number for a signal."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_all_on)
+            nursery.start_soon(self._see_it_end)
             nursery.start_soon(self._report)
             code = await self._run_again_and_again(service)
             nursery.cancel_scope.cancel()
@@ -155,6 +188,8 @@ class Supervisor:
     async def _run_once(self, service: Service) -> int:
         task = self._task
         try:
+            # That it be killed with the relay can't be asked for (PR_SET_PDEATHSIG): it would be when the thread ends
+            # that starts it, one of Trio's that are left when they are idle.
             process = await trio.lowlevel.open_process(
                 list(task.command),
                 stdin=subprocess.PIPE,
@@ -169,6 +204,8 @@ class Supervisor:
         if self._told_to_end.is_set():
             # While it was being started.
             self._pass_on(signal.SIGTERM)
+        if self._is_to_be_killed.is_set():
+            self._kill()
         intake = Intake(self._mapper, service.limits.max_event_bytes)
         supervised = Supervised(intake, task.session, task.agent, self._mapper.epoch, self._refused)
         streams = stdin, stdout, stderr = _streams(process)

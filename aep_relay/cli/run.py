@@ -33,18 +33,28 @@ if TYPE_CHECKING:
 )
 @dialect_option("What its input speaks; auto: what it speaks itself.")
 @click.option("--restart", is_flag=True, help="Start it again when it fails, after a wait that grows.")
+@click.option(
+    "--grace",
+    type=click.IntRange(0, 86_400),
+    # docker and supervisord kill after 10 seconds, and the relay drains when the process has ended.
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Kill it so long after it was told to end.",
+)
 @place_options
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     place: Place, agent: str | None, session: str | None, accepts: Sequence[str], dialect: str, restart: bool,
-    words: Sequence[str],
+    grace: int, words: Sequence[str],
 ) -> None:  # fmt: skip
     """Run COMMAND with a relay around it: Events on its output go in, commands to its session go to its input.
 
     Lines are Events of AEP-0001, or of the stdio dialect (aep_version), which are mapped. Its session is claimed as
     long as it runs (with --relay, from its first Event on), so that commands of a type it --accepts reach it. When it
     ends without saying so, session.ended says it. Signals are passed on, its standard error is passed through, its
-    exit code is the result.
+    exit code is the result. It is killed when it has not ended --grace seconds after SIGINT or SIGTERM, and by a second
+    one at once.
 
     \b
     Example:
@@ -63,6 +73,7 @@ def command(
         frozenset(accepts),
         dialect_of(dialect),
         restart,
+        grace,
     )
     mapper = DialectMapper(
         agent=task.agent, session=task.session, epoch_seed=epoch_seed(), adapter=adapter(config.capture)

@@ -397,3 +397,63 @@ say(3)
         "skipped_lines": 2,
         "complaints": 40,
     }
+
+
+STUBBORN = """
+for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, lambda *_: say(1))
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE)
+print(child.pid, file=sys.stderr, flush=True)
+say(0)
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("grace", "signals"),
+    [
+        ("1", [signal.SIGTERM]),
+        ("600", [signal.SIGTERM, signal.SIGTERM]),
+        ("600", [signal.SIGINT, signal.SIGTERM]),
+    ],
+)
+def test_who_does_not_end_is_killed(grace: str, signals: Sequence[signal.Signals], tmp_path: Path) -> None:
+    path = tmp_path / "archive" / "builder" / "s.jsonl"
+
+    def said(number: int) -> bool:
+        return path.exists() and b'"e-%d"' % number in path.read_bytes()
+
+    with supervised(tmp_path, STUBBORN, "--grace", grace, "--restart") as running:
+        eventually(lambda: said(0))
+        running.process.send_signal(signals[0])
+        for number in signals[1:]:
+            eventually(lambda: said(1))
+            running.process.send_signal(number)
+        assert running.process.wait(30) == 137
+        (pid,) = [int(each) for each in running.log.read_text().splitlines() if each.isdecimal()]
+        eventually(lambda: gone(pid))
+    assert running.archived()[-1][:2] == ("session.ended", "killed")
+    assert [each["event"] for each in running.records()].count("process is killed") == 1
+
+
+def gone(pid: int) -> bool:
+    """Return whether there is no such process, or nothing of it but what its parent has not taken note of."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_hangup_ends_nobody_who_does_not_want_it(tmp_path: Path) -> None:
+    program = """
+signal.signal(signal.SIGHUP, lambda *_: say(1))
+say(0)
+while True: time.sleep(0.05)
+"""
+    with supervised(tmp_path, program, "--grace", "0") as running:
+        eventually(lambda: len(running.held()) == 1)
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: len(running.held()) == 2)
+        assert running.process.poll() is None
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) in (137, 143)
