@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +106,31 @@ def test_a_manager_that_is_gone_is_no_failure(notified: Notified) -> None:
     notified.socket.close()
     for _ in range(2):
         manager.ready("listening")
+
+
+async def test_a_manager_that_does_not_read_is_not_waited_for(
+    notified: Notified, autojump_clock: trio.testing.MockClock
+) -> None:
+    manager = manager_of(notified, WATCHDOG_USEC="60000000")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+        filler.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filler.sendto(b"full", notified.address.replace("@", "\0", 1))
+        manager.ready("listening")
+        manager.reloading()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.beat, lambda: "at work")
+        await trio.sleep(1)
+        assert {*map(tuple, notified.messages())} == {("full",)}
+        await trio.sleep(1)
+        told = notified.messages()
+        manager.stopping("draining")
+        nursery.cancel_scope.cancel()
+    assert [message[0] for message in told] == ["READY=1", "RELOADING=1", "WATCHDOG=1"]
+    assert told[0] == ["READY=1", "STATUS=listening"]
+    assert told[2] == ["WATCHDOG=1", "STATUS=at work"]
+    assert notified.messages() == [["STOPPING=1", "STATUS=draining"]]
 
 
 def test_on_the_way_out_nothing_else_is_told(notified: Notified) -> None:
