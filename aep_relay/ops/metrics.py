@@ -90,6 +90,8 @@ class RelayCollector(Collector):
         yield _gauge("open_connections_limit", "Connections accepted at most", relay.limits.max_connections)
         yield _gauge("subscriptions", "Live subscriptions", found.subscriptions)
         yield _gauge("subscription_groups", "Distinct filters evaluated", len(relay.fanout.index.groups))
+        yield _gauge("filter_predicates", "What max_predicates counts", relay.membership.predicates)
+        yield _gauge("filter_predicates_limit", "max_predicates", relay.limits.max_predicates)
         yield _gauge("consumers_behind", "Consumers with bytes pending", found.behind)
         yield _gauge("consumers_replaying", "Consumers that are being replayed to", found.replaying)
         yield _gauge("queued_bytes", "Bytes pending to consumers", found.queued_bytes)

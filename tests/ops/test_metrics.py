@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aep_relay.ops.metrics import MAX_LABELS, Exposition
 from aep_relay.ops.observer import Observer
+from aep_relay.protocol.filters import parse
 from tests.ops.observed import Observation, consumer, event, ingest, relay_with_everything, serving
 
 
@@ -22,7 +23,8 @@ async def scraped(service: Observation) -> dict[str, float]:
 
 async def test_what_the_hub_counted_is_what_is_shown() -> None:
     service = Observation(open_connections=3)
-    consumer(service.relay)
+    peer = consumer(service.relay)
+    assert service.relay.subscribe(peer, "more", parse({"agent": ["a", "b"], "run": "r"}), None) is None
     ingest(service.relay, event(1), event(2), event(2))
     service.relay.stats.refused("no-route")
     found = await scraped(service)
@@ -34,6 +36,8 @@ async def test_what_the_hub_counted_is_what_is_shown() -> None:
     assert found["aep_relay_refusals_total[no-route]"] == 1
     assert found["aep_relay_connections[websocket]"] == 1
     assert found["aep_relay_open_connections"] == 3
+    assert found["aep_relay_filter_predicates"] == 1
+    assert found["aep_relay_filter_predicates_limit"] == 30_000
     assert found["aep_relay_buffered_sessions"] == 1
     assert found["aep_relay_buffered_events"] == 2
     assert found["aep_relay_ready"] == 1
