@@ -68,12 +68,10 @@ def test_a_relay_whose_log_nobody_reads(stuck: StuckPipe, config: Path) -> None:
         assert relay.wait(PATIENCE_SECONDS) == 0
     assert found[0]["event"] == "listening"
     (loss,) = [at for at, record in enumerate(found) if record["event"] == "log records lost"]
-    names = ("connection opened", "connection closed")
-    before = [(record["event"], record["connection"]) for record in found[1:loss]]
-    assert before == [(name, number) for number in range(1, count + 1) for name in names][: len(before)]
-    rest = [record["event"] for record in found[loss + 1 :]]
-    assert loss + found[loss]["records"] + len(rest) == 2 * count + len({"listening", "draining", "stopped"})
-    assert rest == ["draining", "stopped"][2 - len(rest) :]
+    opened = [record["connection"] for record in found[:loss] if record["event"] == "connection opened"]
+    assert opened == list(range(1, len(opened) + 1))
+    assert found[loss]["records"] > 0
+    assert len(found) - 1 + found[loss]["records"] == 2 * count + len({"listening", "draining", "stopped"})
 
 
 def test_the_end_is_hardly_held_up(stuck: StuckPipe, config: Path) -> None:
