@@ -45,6 +45,11 @@ MAX_REDACTED_BYTES: Final = 32 * 1024
 """As much text of one Event goes through the redaction pipeline, which can take a microsecond a byte of a text that is
 made for it. A field beyond that can't be classified in time: it goes."""
 
+_STRING_BYTES: Final = 8
+_MEMBER_BYTES: Final = 32
+"""What a string counts for besides its bytes, and one that is the value of a name: it goes through several times, with
+its name and without. Of the shortest there are thousands."""
+
 _MAX_PATH_PARTS: Final = 16
 """More than any path of the registry has."""
 
@@ -207,11 +212,15 @@ def _redacted(_: _Plan, value: msgspec.Raw, siblings: _Members, job: _Job) -> ms
 
     def replace(match: re.Match[bytes]) -> bytes:
         name, gap, spelled = match.groups(default=b"")
+        job.redacted_bytes += _MEMBER_BYTES if name else _STRING_BYTES
+        if job.redacted_bytes > MAX_REDACTED_BYTES:
+            return b""
         if not name:
             return _redact_string(spelled, redact)
         return _redact_string(name, redact) + gap + _redact_member(name, spelled, redact)
 
-    return msgspec.Raw(_STRINGS.sub(replace, bytes(value)))
+    redacted = _STRINGS.sub(replace, bytes(value))
+    return msgspec.Raw(redacted) if job.redacted_bytes <= MAX_REDACTED_BYTES else None
 
 
 def _redact_string(spelled: bytes, redact: Redact) -> bytes:

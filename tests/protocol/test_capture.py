@@ -397,6 +397,28 @@ def test_text_that_takes_too_long_to_redact_goes() -> None:
     assert found["capture"] == "redacted"
 
 
+@pytest.mark.parametrize(("named", "fits", "most_calls"), [(False, 2100, 2400), (True, 750, 4 * 900)])
+def test_very_many_short_texts_take_as_long_as_a_long_one(named: bool, fits: int, most_calls: int) -> None:
+    """A name and its value take four: both by themselves, the two together, and what becomes of the name."""
+
+    def redacted(count: int) -> tuple[bool, int]:
+        calls: list[str] = []
+
+        def noted(text: str) -> str:
+            calls.append(text)
+            return text
+
+        texts = [str(number) for number in range(1000, 1000 + count)]
+        data = {"state": dict.fromkeys(texts, "x") if named else texts, "trigger": 1}
+        found = json.loads(downlevel(event("state.snapshot", data), REDACTED, noted))
+        return "state" in found["data"], len(calls)
+
+    assert redacted(fits)[0]
+    kept, calls = redacted(3000)
+    assert not kept
+    assert calls <= most_calls
+
+
 @pytest.mark.parametrize(
     ("member", "kept"),
     [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from aep_relay.protocol.redaction import Redactor
+from aep_relay.protocol.redaction import Redactor, assignments
 
 S = "[REDACTED:secret]"
 P = "[REDACTED:pii]"
@@ -503,6 +503,45 @@ def test_a_large_hostile_text_is_worked_through(unit: str, start: str) -> None:
     once = redact(start + unit * (30_000 // len(unit)))
     assert redact(once) == once
     assert once.startswith(S) or start != "-----BEGIN A-----"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *HOSTILE,
+        *(
+            "--token&quot;,-",
+            "--token%22,-",
+            "--token”,-",
+            "--token -",
+            '--token",-',
+            '--token "-',
+            "--token '- ",
+        ),
+        *(
+            "--token \"- --token '- --token `- ",
+            '--token "-\\"',
+            "--token and ",
+            "token=\n--a",
+            "--token bearer -",
+        ),
+    ],
+)
+def test_what_is_read_in_search_of_an_end_is_not_read_again(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [0]
+    value_of = assignments._value
+
+    def counted(text: bytes, position: int) -> tuple[int, int, int]:
+        found = value_of(text, position)
+        read[0] += found[2] - position
+        return found
+
+    monkeypatch.setattr(assignments, "_value", counted)
+    text = unit * (20_000 // len(unit.encode()))
+    REDACT(text)
+    assert read[0] <= 4 * len(text.encode())
 
 
 def test_a_megabyte_is_worked_through() -> None:

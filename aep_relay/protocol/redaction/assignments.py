@@ -69,9 +69,13 @@ _WORD = re.compile(rb"\w")
 _ORDINARY = re.compile(rb"""[^\s"'`&,;\\%)\]}><]+""")
 _NEXT_KEY = SPACE + rb"*" + QUOTE + rb"?[\w.\[\]-]{1,64}" + QUOTE + rb"?" + SPACE + rb"{0,8}" + _EQUALS
 # Most values, told in one step: a word that announces nothing, and behind it neither a sign nor what could go on.
+_PLAIN_END = rb"(?:[\r\n]|\Z|[ \t]++[^\s=]|[,;]\s|[&,;][\w.-]{1,64}+[=:])"
 _PLAIN_VALUE = re.compile(
-    rb"(?!(?i:[bflru@$]{0,2}(?:&|%|\xe2\x80)|bearer|basic|token)|[!\xff])"
-    rb"[^\s\"'`&,;\\%)\]}><|\[{]++(?=[\r\n]|\Z|[ \t]++[^\s=])"
+    rb"(?!(?i:[bflru@$]{0,2}\xe2\x80|bearer|basic|token)|[!\xff])([^\s\"'`&,;\\%)\]}><|\[{]++)(?="
+    + _PLAIN_END
+    + rb")"
+    rb"|\"([^\"\\\r\n]++)\"(?!\w|[\])}>]{0,8}+[ \t]*+=)"
+    rb"|'([^'\\\r\n]++)'(?!\w|[\])}>]{0,8}+[ \t]*+=)"
 )
 _BLANKS = b" \t\n\r\f\x0b"
 _SPECIAL = re.compile(rb"\\+|.", re.DOTALL)
@@ -154,12 +158,19 @@ def hide_assignments(text: bytes, pattern: Pattern) -> bytes:
             break
         if text[position - 1] in _BLANKS and _has_no_value(text, start, position, pattern):
             continue
-        plain = _PLAIN_VALUE.match(text, position)
-        if plain is not None and not text.startswith(b"--", start):
-            pieces += (text[done:position], SECRET)
-            done = position = plain.end()
+        is_option = text.startswith(b"--", start) and _ANY_SIGN.search(text, start, position) is None
+        if is_option and text.startswith(b"-", position):
+            # Another option: none of it is read that is still to be searched.
             continue
-        for value_start, end, behind in _values(text, start, position):
+        plain = _PLAIN_VALUE.match(text, position)
+        if plain is not None:
+            value_start, end = plain.span(plain.lastindex or 0)
+            if not is_option or not _is_prose(text[value_start:end]):
+                pieces += (text[done:value_start], SECRET)
+                done = end
+                position = plain.end()
+            continue
+        for value_start, end, behind in _values(text, position, is_option=is_option):
             position = behind
             if end > value_start:
                 pieces += (text[done:value_start], SECRET)
@@ -179,11 +190,11 @@ def _has_no_value(text: bytes, start: int, end: int, pattern: Pattern) -> bool:
     return pattern.is_at(text, end)
 
 
-def _values(text: bytes, start: int, end: int) -> list[tuple[int, int, int]]:
-    """Return start and end of each value behind ``text[start:end]``, a key and its sign, and where the text goes
-    on behind it."""
-    first = _value(text, end)
-    if text.startswith(b"--", start) and _is_prose(text[start:end], text[first[0] : first[1]]):
+def _values(text: bytes, position: int, *, is_option: bool) -> list[tuple[int, int, int]]:
+    """Return start and end of each value at ``position``, behind a key and its sign, and where the text goes on
+    behind it."""
+    first = _value(text, position)
+    if is_option and _is_prose(text[first[0] : first[1]]):
         return []
     values = [first]
     # `token: str = "…"`: what stands behind the colon is only the type.
@@ -192,10 +203,8 @@ def _values(text: bytes, start: int, end: int) -> list[tuple[int, int, int]]:
     return values
 
 
-def _is_prose(option: bytes, value: bytes) -> bool:
-    """Whether ``option`` is one without a sign and ``value`` only the word behind it."""
-    if _ANY_SIGN.search(option) is not None:
-        return False
+def _is_prose(value: bytes) -> bool:
+    """Whether ``value``, behind an option without a sign, is only the next word of a sentence."""
     return value.startswith(b"-") or value.lower().rstrip(b".:") in _PROSE_AFTER_OPTION
 
 

@@ -9,7 +9,8 @@ looks far beyond the match that it returns. Patterns that could, such as a long 
 last character, must therefore be searched for on their own and not as one alternative among others.
 
 A text made for it holds thousands of matches, so what one match costs is what counts. The `Match` objects of
-google-re2 are made in Python and cost more than the search; here a match is the offsets that the engine returns.
+google-re2 are made in Python and cost more than the search; here a match is the offsets that the engine returns. It is
+asked by names that are not public, so the project is bound to the releases that have them.
 Offsets of groups cost as much again, and are asked for only where they can't be told from the match.
 """
 

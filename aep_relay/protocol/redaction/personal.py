@@ -61,14 +61,12 @@ _WINDOWS = (
 )
 _SHARED = frozenset({b"shared", b"public", b"default", b"all users", b"default user"})
 # The patterns of `re` in this module are only used on a bounded number of bytes, or matched at a given place.
-# An absolute path starts here: behind an escaped line break, a colour, or an option such as -I, too.
-_PATH_START = re.compile(
-    rb"""(?:\A|[\s\x0b"'`=:,;(\[{<>|&!#@*+^]|\\[nrtbf]|\x1b\[[0-9;]*m|(?:\A|[\s"'])-[A-Za-z]|[\x80-\xf4])\Z"""
-)
-# The bytes behind which one starts whatever stands before them.
-_BEFORE_PATH = frozenset(
-    bytes([byte]) for byte in b" \t\n\r\f\x0b\"'`=:,;([{<>|&!#@*+^" + bytes(range(0x80, 0xF5))
-)
+# An absolute path starts behind these, whatever stands before them, and behind an escaped line break, a colour,
+# or an option such as -I.
+_BEFORE_PATH = b" \t\n\r\f\x0b\"'`=:,;([{<>|&!#@*+^" + bytes(range(0x80, 0xF5))
+_BEFORE_OPTION = b" \t\n\r\f\x0b\"'"
+_LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LONGEST_COLOUR_BYTES = 24
 _SLASHES = b"/\\%"
 _UNC_START = re.compile(rb"""\A\Z|[\s"'`(=]""")
 _LONGEST_START_BYTES = 24
@@ -84,13 +82,24 @@ def hide_homes(text: bytes) -> bytes:
 
 
 def _starts_path(text: bytes, position: int) -> bool:
-    before = text[position - 1 : position]
-    if position == 0 or before in _BEFORE_PATH:
+    if position == 0:
         return True
-    if not before.isalpha():
+    last = text[position - 1]
+    if last in _BEFORE_PATH:
+        return True
+    if position == 1 or last not in _LETTERS:
         return False
-    start = max(0, position - _LONGEST_START_BYTES)
-    return _PATH_START.search(text[start:position]) is not None
+    before = text[position - 2]
+    if before == ord("\\"):
+        return last in b"nrtbf"
+    if before == ord("-"):
+        return position == 2 or text[position - 3] in _BEFORE_OPTION
+    return last == ord("m") and _ends_colour(text, position - 1)
+
+
+def _ends_colour(text: bytes, end: int) -> bool:
+    start = text.rfind(b"\x1b[", max(0, end + 1 - _LONGEST_COLOUR_BYTES), end)
+    return start >= 0 and not text[start + 2 : end].strip(b"0123456789;")
 
 
 def _posix_home(text: bytes, start: int, end: int) -> bytes | None:

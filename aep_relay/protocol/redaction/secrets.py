@@ -49,7 +49,7 @@ _PROSE = re.compile(
 )
 _LONGEST_WORD_BYTES = 32
 # What stands before a `Bearer` token, of `re` since it is only matched at a given place.
-_BEFORE_TOKEN = re.compile(rb"(?i:bearer)(?:" + SPACE + rb"++|%20)" + QUOTE + rb"?")
+_BEFORE_TOKEN = re.compile(rb"(?i:bearer)(?:" + SPACE + rb"+|%20)" + QUOTE + rb"?")
 
 # Compiled one by one, since each may read on without a match: see the module ``patterns``.
 _PEM_BLOCK_PATTERN = Pattern(_PEM_BLOCK)
