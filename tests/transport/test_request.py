@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aep_relay.transport.request import HttpRefusal, Request, parse_head
+from aep_relay.transport.request import MAX_STRAY_PERCENT_SIGNS, HttpRefusal, Request, parse_head
 
 HOST = b"Host: localhost:8787\r\n"
 
@@ -127,6 +129,42 @@ def test_the_asterisk_form_is_for_options() -> None:
 )
 def test_malformed_targets(target: bytes) -> None:
     assert refused(head(b"GET " + target + b" HTTP/1.1")).http_status == 400
+
+
+@given(st.lists(st.sampled_from(["%", "2", "5", "x", "\\", "%25", "%5C", "%5c", "+", "u"])).map("".join))
+def test_escapes_are_undone_once_and_strays_stand_for_themselves(text: str) -> None:
+    request = get(f"/{text}?q={text}".encode())
+    assert request.path == unquote(f"/{text}", errors="strict")
+    assert request.query == {"q": [unquote(text.replace("+", " "), errors="strict")]}
+
+
+@pytest.mark.parametrize("target", [b"/%s", b"/?q=%s", b"/?%s=1", b"http://relay.example/%s"])
+@pytest.mark.parametrize("stray", [b"%", b"%z", b"%4", b"%4z", b"%%41", b"&%"])
+def test_percent_signs_that_begin_no_escape_are_bounded(target: bytes, stray: bytes) -> None:
+    most = MAX_STRAY_PERCENT_SIGNS if b"&" not in stray else 100
+    strays = stray * most + (MAX_STRAY_PERCENT_SIGNS - most) * b"%"
+    assert get(target % strays + b"z").target
+    assert "percent signs" in refused(head(b"GET " + target % (strays + b"%z") + b" HTTP/1.1")).detail
+
+
+@pytest.mark.parametrize("escape", [b"%41", b"%41b", b"%25", b"%c3%a9", b"%5C"])
+def test_escapes_are_undone_in_one_step_however_many(escape: bytes) -> None:
+    def steps(target: bytes) -> int:
+        taken = 0
+
+        def note(*_: object) -> None:
+            nonlocal taken
+            taken += 1
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            get(target)
+        finally:
+            sys.setprofile(before)
+        return taken
+
+    assert steps(b"/stream?filter=" + escape * 10_000) == steps(b"/stream?filter=" + escape)
 
 
 SMUGGLING = {
