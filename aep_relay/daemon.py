@@ -22,7 +22,6 @@ from aep_relay import __version__, process, stderr, systemd
 from aep_relay.bindings import cards, router
 from aep_relay.bindings.auth import Authority
 from aep_relay.bindings.service import Service
-from aep_relay.bindings.turn import Turn
 from aep_relay.config import inheriting, split_bind
 from aep_relay.config.capturing import redactor
 from aep_relay.hub.relay import Relay
@@ -32,6 +31,7 @@ from aep_relay.reload import Reloader, watch_expiry
 from aep_relay.transport import listener, sockets
 from aep_relay.transport.deadlines import Deadlines
 from aep_relay.transport.response import refusal
+from aep_relay.transport.turn import Turn
 from aep_relay.upstream.chain import Chain
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import trio
 
 from aep_relay import logs
 from aep_relay.bindings import cards
-from aep_relay.bindings.turn import Turn
 from aep_relay.config import Config, ConfigError, check
+from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from aep_relay.bindings import large
-from aep_relay.bindings.turn import Turn
 from aep_relay.protocol.batch import BatchDecoder
 from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
 from aep_relay.protocol.event import Shape, decode
+from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
     from aep_relay.bindings.auth import Holder

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from aep_relay.bindings.turn import Turn
 from aep_relay.protocol.registry import CAPTURES
+from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
     from aep_relay.bindings.service import Service

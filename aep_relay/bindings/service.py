@@ -8,9 +8,9 @@ import structlog
 import trio
 
 from aep_relay.bindings.forwarded import Forwarded
-from aep_relay.bindings.turn import Turn
 from aep_relay.protocol import discovery
 from aep_relay.transport.attendant import Attendant
+from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,6 @@ from aep_relay.bindings import chained, greeting, large, requests
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
 from aep_relay.bindings.messages import Messages
-from aep_relay.bindings.turn import Turn
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import (
     HelloRequired,
@@ -31,6 +30,7 @@ from aep_relay.protocol.event import Event, Shape, decode_together
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.hello import answer
 from aep_relay.transport.attendant import READ_BYTES
+from aep_relay.transport.turn import Turn
 from aep_relay.transport.wire import BrokenWire, Interrupted
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from aep_relay.bindings import turn
-from aep_relay.bindings.turn import Turn
 from aep_relay.config import Token
 from aep_relay.config.tokens import hash_of
 from aep_relay.hub import claims
 from aep_relay.hub.limits import Limits
+from aep_relay.transport import turn
+from aep_relay.transport.turn import Turn
 from tests.hardening.client import (
     CONTINUATION,
     PING,
