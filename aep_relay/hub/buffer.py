@@ -284,13 +284,20 @@ class SessionBuffer:
     def cursor_before(self, event: Event, key: Position) -> Cursor | None:
         """Return a cursor whose next item is ``event``, admitted at ``key``; None when it is not held any more."""
         at = self._find(event.key, key)
-        if at < 0:
-            return None
-        if at == self._head:
+        return None if at < 0 else self.cursor_at(at)
+
+    def cursor_at(self, place: int) -> Cursor:
+        """Return a cursor whose next item is the one at ``place``."""
+        if place == self._head:
             return self.cursor_at_start()
-        cursor = Cursor(self._keys[at - 1], lost=self.lost)
-        cursor.last = self._items[at - 1].key
+        cursor = Cursor(self._keys[place - 1], lost=self.lost)
+        cursor.last = self._items[place - 1].key
         return cursor
+
+    def place(self, event: Event, key: Position) -> int:
+        """Return where ``event``, or another delivery of it, stands that is held at ``key``, until the next change; -1
+        when there is none."""
+        return self._held_at(event.key, key)
 
     def awaits(self, cursor: Cursor, event: Event, key: Position) -> bool:
         """Say whether ``cursor`` has yet to read ``event``, held at ``key``, and does not skip it.
@@ -298,10 +305,14 @@ class SessionBuffer:
         Which delivery of it is held does not matter: another one, at another ceiling say, has no way past what comes
         before it either, or whoever resumes from it would lose that.
         """
+        at = self._held_at(event.key, key)
+        return at >= 0 and self.awaits_at(cursor, event, key, at)
+
+    def awaits_at(self, cursor: Cursor, event: Event, key: Position, place: int) -> bool:
+        """Say the same of an Event whose ``place`` is known."""
         if event.position is not None and event.position == cursor.after:
             return False
-        at = self._held_at(event.key, key)
-        return at >= 0 and at >= self._index(cursor)
+        return place >= self._index(cursor) if key == cursor.key else key > cursor.key
 
     def is_split(self, cursor: Cursor) -> bool:
         """Say whether an entry at the very position that ``cursor`` read last is still to be read."""

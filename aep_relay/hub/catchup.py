@@ -76,9 +76,12 @@ class CatchUp:
         session = ""
         while behind and events > 0 and size > 0 and peer.closing is None:
             session, cursor = next(iter(behind.items()))
+            told_bytes = batch.size_bytes
             if overtaken(self._store, session, cursor):
                 self._fanout.pacing.tell_loss(peer, subscription, session, batch)
-            taken, cost_bytes = self._read(peer, subscription, replay, batch, events, size)
+            # A long name is to be looked up, hashed and written, whether anything is held of it or not.
+            size -= batch.size_bytes - told_bytes + len(session)
+            taken, cost_bytes = self._read(peer, subscription, replay, batch, events, max(1, size))
             events -= taken
             size -= cost_bytes
         self._hand(peer, batch)

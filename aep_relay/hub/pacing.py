@@ -19,6 +19,7 @@ from aep_relay.hub.replay import Replay, overtaken
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from aep_relay.hub.buffer import SessionBuffer
     from aep_relay.hub.outbox import Batch
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.stats import Stats
@@ -44,68 +45,74 @@ class Pacing:
         self, peer: Peer, event: Event, key: Position | None, matching: Collection[Group]
     ) -> list[Group]:
         """Return those of the ``matching`` groups of which ``peer``, who replays, is to get ``event`` live."""
-        outbox, cohort = peer.outbox, peer.cohort
-        queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
-        crowded = queued_bytes > outbox.soft_limit_bytes
+        cohort, session = peer.cohort, event.session
+        at = event.position if key is None else key
+        buffer = None if session is None else self._store.get(session)
+        place = -1 if buffer is None or at is None else buffer.place(event, at)
+        crowded = key is not None and place >= 0 and self._is_crowded(peer)
+        may_be_dropped = crowded and _waits_droppable(peer, session)
+        hiding = self._hiding(session, at)
         serving: dict[Group, None] = {}
         for subscription in peer.subscriptions.values():
             group = subscription.group
-            if (
-                group is not None
-                and group in matching
-                and not self._leaves(peer, subscription, event, key, crowded=crowded)
-            ):
-                serving[group] = None
-                if cohort is not None and self._hides_loss(subscription, event, key):
-                    # Nothing may end the connection before this Event is queued: it would be passed over.
-                    self.tell_loss(peer, subscription, event.session or "", cohort)
+            if group is None or group not in matching:
+                continue
+            replay = subscription.replay
+            cursor = None if replay is None or session is None else replay.behind.get(session)
+            if buffer is not None and at is not None and place >= 0:
+                if cursor is not None:
+                    # A redelivery of what the cursor has yet to read would overtake what comes before it.
+                    if buffer.awaits_at(cursor, event, at, place):
+                        continue
+                elif crowded and self._paces(
+                    peer, subscription, buffer, place, may_be_dropped=may_be_dropped
+                ):
+                    continue
+            serving[group] = None
+            if hiding is None or cohort is None or cursor is None:
+                continue
+            if overtaken(self._store, hiding, cursor):
+                # Nothing may end the connection before this Event is queued: it would be passed over.
+                self.tell_loss(peer, subscription, hiding, cohort)
         return list(serving)
 
-    def _leaves(
-        self, peer: Peer, subscription: Subscription, event: Event, key: Position | None, *, crowded: bool
+    def _is_crowded(self, peer: Peer) -> bool:
+        outbox, cohort = peer.outbox, peer.cohort
+        queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
+        return queued_bytes > outbox.soft_limit_bytes
+
+    def _hiding(self, session: str | None, at: Position | None) -> str | None:
+        """Return ``session`` if who resumed after ``at`` would not learn that eviction has overtaken a cursor.
+
+        So it is with the last that was evicted, sent again: nothing after it is gone.
+        """
+        if session is None or at is None:
+            return None
+        lost = self._store.lost(session)
+        return session if lost is not None and at == lost.position else None
+
+    def _paces(
+        self,
+        peer: Peer,
+        subscription: Subscription,
+        buffer: SessionBuffer,
+        place: int,
+        *,
+        may_be_dropped: bool,
     ) -> bool:
-        """Say whether ``event`` is left to a cursor of ``subscription``, which reads it from its session's buffer."""
-        session = event.session
-        at = event.position if key is None else key
-        buffer = None if session is None else self._store.get(session)
-        if buffer is None or session is None or at is None:
-            return False
-        replay = subscription.replay
-        cursor = None if replay is None else replay.behind.get(session)
-        if cursor is not None:
-            # A redelivery of what the cursor has yet to read would overtake what comes before it.
-            return buffer.awaits(cursor, event, at)
-        if not crowded or key is None:
-            return False
-        # A replaying consumer is paced, not evicted: what the buffer holds it can read later.
-        cursor = buffer.cursor_before(event, key)
-        if cursor is None:
-            return False
+        """Leave the Event that ``buffer`` holds at ``place`` to a new cursor of ``subscription``; say whether it can
+        be. A replaying consumer is paced, not ended: what the buffer holds it can read later."""
+        session, replay = buffer.session, subscription.replay
         if replay is None:
             replay = subscription.replay = Replay({}, ends=False)
         elif len(replay.behind) >= 2 * self._store.limits.max_sessions:
             return False
-        replay.behind[session] = cursor
-        if subscription.group is not None and not _may_miss(peer, subscription.group, session):
-            live = highest_since(subscription.group.tracks.get(session), subscription.since)
+        replay.behind[session] = buffer.cursor_at(place)
+        group = subscription.group
+        if group is not None and not may_be_dropped and not _was_dropped(peer, group, session):
+            live = highest_since(group.tracks.get(session), subscription.since)
             self.note(subscription, session, higher(subscription.base.get(session), live))
         return True
-
-    def _hides_loss(self, subscription: Subscription, event: Event, key: Position | None) -> bool:
-        """Say whether who resumed after ``event`` would not learn that eviction has overtaken a cursor; move that on.
-
-        So it is with the last that was evicted, sent again: nothing after it is gone.
-        """
-        session, replay = event.session, subscription.replay
-        if session is None or replay is None or session not in replay.behind:
-            return False
-        lost = self._store.lost(session)
-        at = event.position if key is None else key
-        return (
-            lost is not None
-            and at == lost.position
-            and overtaken(self._store, session, replay.behind[session])
-        )
 
     def tell_loss(self, peer: Peer, subscription: Subscription, session: str, queue: Batch | Cohort) -> None:
         """Tell ``peer``, in ``queue``, that eviction has overtaken a cursor of ``subscription``."""
@@ -139,13 +146,16 @@ class Pacing:
                 table[name] = remembered
 
 
-def _may_miss(peer: Peer, group: Group, session: str) -> bool:
-    """Say whether something of ``session`` was dropped, or may yet be: what the group delivered tells nothing then."""
+def _was_dropped(peer: Peer, group: Group, session: str) -> bool:
+    """Say whether something of ``session`` was dropped: what the group delivered tells nothing then."""
     skips = peer.outbox.skips
-    if skips is not None and ((group, session) in skips or (ANY, session) in skips):
-        return True
+    return skips is not None and ((group, session) in skips or (ANY, session) in skips)
+
+
+def _waits_droppable(peer: Peer, session: str | None) -> bool:
+    """Say whether something of ``session`` may yet be dropped before ``peer`` has it."""
     cohort = peer.cohort
-    waiting = (
-        [] if cohort is None else [*cohort.missing(peer), *([] if cohort.open is None else [cohort.open])]
-    )
+    if cohort is None:
+        return False
+    waiting = cohort.missing(peer) if cohort.open is None else [*cohort.missing(peer), cohort.open]
     return any(mark.droppable and mark.session == session for batch in waiting for mark in batch.marks)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from aep_relay.hub import catchup
+from aep_relay.hub.buffer import SessionBuffer
 from aep_relay.hub.limits import Limits
 from aep_relay.hub.policy import Grants, Patterns
 from aep_relay.hub.relay import Relay
@@ -402,6 +404,49 @@ def test_a_slice_is_as_short_as_its_filter_is_long(monkeypatch: pytest.MonkeyPat
             steps += 1
         counts.append(steps)
     assert counts == [2, 2, 4, 32]
+
+
+def test_a_slice_is_as_short_as_what_it_tells_of_losses_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catchup, "SLICE_BYTES", 8 * 1024)
+    hub = relay(max_sessions=10)
+    peer = consumer(hub)
+    names = [f"{number}" + "x" * 1000 for number in range(10)]
+    for name in names:
+        emit(hub, 1, 2, session=name)
+    assert hub.subscribe(peer, "all", filters.EMPTY, None, "all") is None
+    for number in range(10):
+        emit(hub, 1, session=f"other-{number}")
+    told = []
+    while peer.replaying:
+        before = sink(peer).taken.count(b"replay-exhausted")
+        hub.drain_peer(peer)
+        told.append(sink(peer).taken.count(b"replay-exhausted") - before)
+    assert sum(told) == len(names)
+    assert max(told) <= 4, "name and frame, 2 KiB for each"
+
+
+def test_an_event_is_looked_up_once_for_all_that_a_connection_replays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub = relay(soft_limit_bytes=1)
+    emit(hub, *range(100))
+    peers = [consumer(hub, from_="all", capacity_bytes=0) for _ in range(2)]
+    for peer in peers:
+        for number in range(20):
+            chosen = filters.parse({"session": ["s", f"x{number}"]})
+            assert hub.subscribe(peer, f"{number}", chosen, None, "all") is None
+        hub.drain_peer(peer)
+    looked_for: list[object] = []
+    held_at = SessionBuffer._held_at
+
+    def noted(buffer: SessionBuffer, *rest: Any) -> int:
+        looked_for.append(rest)
+        return held_at(buffer, *rest)
+
+    monkeypatch.setattr(SessionBuffer, "_held_at", noted)
+    assert hub.ingest(event("new", 200)) is None
+    assert hub.ingest(event("other", 1, session="t")) is None
+    assert len(looked_for) == 2 * len(peers)
 
 
 def test_replacing_a_subscription_in_mid_replay_leaves_nothing_of_it(small_slices: None) -> None:
