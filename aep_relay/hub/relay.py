@@ -348,17 +348,17 @@ class Relay:
         With ``ends`` it replays what is held and is over then; with ``others`` it replays the sessions that ``from_``
         does not name as well, whole. The caller announces it before it flushes or drains.
         """
+        grants = peer.grants
+        if grants is not None:
+            filter_ = grants.narrow(filter_)
+            ceiling = grants.bound(ceiling)
         refusal = refuse_subscription(
             peer, id_, filter_, from_, self.limits, self.membership.predicates, ends=ends
         )
         if refusal is not None:
             return self._refuse(refusal)
-        grants = peer.grants
-        if grants is not None:
-            filter_ = grants.narrow(filter_)
-            ceiling = grants.bound(ceiling)
-            if isinstance(from_, list):
-                from_ = [point for point in from_ if grants.may_see(point.session)]
+        if grants is not None and isinstance(from_, list):
+            from_ = [point for point in from_ if grants.may_see(point.session)]
         if peer.cohort is not None:
             peer.cohort.settle(peer)
         if peer.closing is not None:

@@ -118,7 +118,7 @@ class Index:
         self._by_type: dict[str, Slots] = {}
         self._by_prefix: dict[str, Slots] = {}
         self._scanned = Slots()
-        self._typed: dict[str, Slots] = {}
+        self._typed: dict[str, tuple[Slots, ...]] = {}
 
     def group(self, filter_: Filter, ceiling: int | None) -> Group:
         """Return the group of ``filter_`` and ``ceiling``, made and indexed when it is new."""
@@ -176,10 +176,9 @@ class Index:
             if slots:
                 found += [group for group, matcher in slots.items() if matcher is None or matcher(event)]
         if self._by_type or self._by_prefix:
-            slots = self._typed.get(event.type)
-            if slots is None:
-                slots = self._type_slots(event.type)
-            if slots:
+            typed = self._typed.get(event.type)
+            # A group is in one of them only: its filter has no type that one of its prefixes covers.
+            for slots in self._type_slots(event.type) if typed is None else typed:
                 found += [group for group, matcher in slots.items() if matcher is None or matcher(event)]
         return found
 
@@ -191,26 +190,23 @@ class Index:
                 found += slots.weight
         if self._by_type or self._by_prefix:
             typed = self._typed.get(event.type)
-            found += (self._type_slots(event.type) if typed is None else typed).weight
+            found += sum(
+                [slots.weight for slots in (self._type_slots(event.type) if typed is None else typed)]
+            )
         return found
 
-    def _type_slots(self, type_: str) -> Slots:
+    def _type_slots(self, type_: str) -> tuple[Slots, ...]:
         found = [self._by_type.get(type_)]
         at = type_.find(".")
         while at >= 0:
             found.append(self._by_prefix.get(type_[: at + 1]))
             at = type_.find(".", at + 1)
-        slots = Slots()
-        for each in found:
-            if each is not None:
-                # A group is in one of them only: its filter has no type that one of its prefixes covers.
-                slots.update(each)
-                slots.weight += each.weight
+        typed = tuple([slots for slots in found if slots is not None])
         if len(type_) <= MAX_CACHED_TYPE_CHARS:
             if len(self._typed) >= MAX_TYPE_CACHE:
                 self._typed.clear()
-            self._typed[type_] = slots
-        return slots
+            self._typed[type_] = typed
+        return typed
 
 
 def _lists(table: dict[str, Slots], values: frozenset[str] | tuple[str, ...], create: bool) -> list[Slots]:

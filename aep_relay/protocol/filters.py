@@ -42,7 +42,9 @@ _VALUE_BYTES = 400
 """What memory shows a value to cost: itself, in a set, and an entry with its own slots in the index."""
 
 _PREFIXES_PER_PREDICATE = 16
-"""So many type patterns are tried in the time that another predicate takes."""
+"""So many type patterns are tried in the time that another predicate takes,"""
+_CHARS_PER_PREDICATE = 8192
+"""and two values of so many characters compared."""
 
 _TEXT_ATTRIBUTES = frozenset({"id", "subject", "source", "agent", "session", "run", "step", "cause"})
 _VOCABULARIES = {"severity": SEVERITY_RANK, "capture": CAPTURE_RANK}
@@ -96,7 +98,8 @@ class Filter:
         self.key = self.text = json.dumps(normal, ensure_ascii=False)
         values = sum(len(accepted) for accepted in normal.values() if isinstance(accepted, list))
         self.footprint_bytes = _FILTER_BYTES + 2 * len(self.text.encode()) + _VALUE_BYTES * values
-        self.weight = max(1, len(self._predicates) + len(self.prefixes) // _PREFIXES_PER_PREDICATE)
+        further = len(self.prefixes) // _PREFIXES_PER_PREDICATE + len(self.text) // _CHARS_PER_PREDICATE
+        self.weight = max(1, len(self._predicates) + further)
         self.matches = self.matcher_without(None) or _always
 
     def matcher_without(self, name: Literal["session", "agent", "type"] | None) -> Predicate | None:

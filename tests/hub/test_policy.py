@@ -261,3 +261,22 @@ def test_equal_narrowing_of_equal_filters_is_one_group() -> None:
     assert mine.narrow(filter_).key == same.narrow(filter_).key
     assert mine.narrow(filter_).key != other.narrow(filter_).key
     assert FULL.narrow(filter_) is filter_
+
+
+def test_what_a_token_adds_to_a_filter_counts_as_well() -> None:
+    hub = relay(max_predicates=10)
+    peer = hub.attach("test", Framing.WEBSOCKET, MemorySink())
+    peer.grants = Grants(authenticated=True, agents=Patterns(("a*",)))
+
+    def subscribe(id_: str, predicates: int) -> bool:
+        chosen = parse({f"region{number}": 1 for number in range(predicates)})
+        return hub.subscribe(peer, id_, chosen, None) is None
+
+    assert subscribe("one", 11)
+    assert not subscribe("one", 12), (
+        "in place of one with a predicate less, which is as much as the token adds"
+    )
+    assert subscribe("one", 9)
+    assert subscribe("two", 1)
+    assert not subscribe("three", 0)
+    assert hub.membership.predicates == 10

@@ -142,3 +142,15 @@ def test_the_cache_of_types_is_bounded_and_never_stale(monkeypatch: pytest.Monke
         assert len(index._typed) <= 4
     index.group(filters.parse({"type": "x.acme.n19.a"}), None)
     assert len(index.matching(event("a", 1, type="x.acme.n19.a"))) == 2
+
+
+def test_a_type_that_is_remembered_takes_no_more_for_many_groups() -> None:
+    index = Index()
+    for number in range(50):
+        index.group(filters.parse({"type": "x.*", "run": f"r{number}"}), None)
+        index.group(filters.parse({"type": ["x.acme.*", "tool.a"], "run": f"r{number}"}), None)
+    for number in range(20):
+        item = event("a", 1, type=f"x.acme.n{number}.a", run="r7")
+        assert len(index.matching(item)) == 2
+    slots = {id(each) for typed in index._typed.values() for each in typed}
+    assert slots == {id(index._by_prefix["x."]), id(index._by_prefix["x.acme."])}

@@ -429,6 +429,7 @@ def test_nothing_but_a_refusal_is_raised(value: object) -> None:
         ({"session": ["a", "b"], "agent": "c", "severity": "error"}, 3),
         ({"type": [f"x.a{number}.*" for number in range(40)]}, 3),
         ({f"region{number}": 1 for number in range(64)}, 64),
+        ({"subject": "x" * 100_000}, 13),
     ],
 )
 def test_a_filter_weighs_what_it_takes_to_match(value: dict[str, object], weight: int) -> None:
