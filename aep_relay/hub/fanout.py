@@ -121,11 +121,16 @@ class FanOut:
         framed.clear()
         mixed: dict[Cohort, None] | None = None
         backlog_bytes = 0
+        capture = event.capture
         for group in groups:
+            ceiling = group.ceiling
+            if ceiling is not None and ceiling >= capture:
+                # As it came, like for those without a ceiling.
+                ceiling = None
             for framing, cohort in group.plain.items():
-                frame = framed.get((group.ceiling, framing))
+                frame = framed.get((ceiling, framing))
                 if frame is None:
-                    frame = self._frame(event, group.ceiling, framing)
+                    frame = self._frame(event, ceiling, framing)
                 cohort.push(frame, mark)
                 backlog_bytes += len(frame) * len(cohort.members)
             if group.mixed:
@@ -202,6 +207,8 @@ class FanOut:
             ceilings = cohort.ceilings if len(cohort.ceilings) == 1 else {group.ceiling for group in serving}
             # The richest ceiling wins: the consumer asked for it. None is richer than any.
             ceiling = None if None in ceilings else max(ceilings, key=_rank)
+            if ceiling is not None and ceiling >= event.capture:
+                ceiling = None
             frame = self._framed.get((ceiling, cohort.framing))
             if frame is None:
                 frame = self._frame(event, ceiling, cohort.framing)

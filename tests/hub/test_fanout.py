@@ -63,6 +63,16 @@ def test_an_event_is_framed_once_for_each_ceiling_and_framing(
     assert hub.stats.downleveled_events == 1
 
 
+def test_an_event_below_every_ceiling_is_framed_once(encodings: Counter[tuple[str, Framing]]) -> None:
+    hub = relay()
+    peers = [consumer(hub, ceiling=ceiling) for ceiling in (None, 0, 1, 2, 3)]
+    assert hub.subscribe(peers[1], "more", filters.parse({"agent": ["coder", "a"]}), 2) is None
+    plain = event("a", 1, capture="none")
+    ingest(hub, plain)
+    assert encodings == {("a", Framing.WEBSOCKET): 1}
+    assert [received(peer)[-1:] for peer in peers] == [[plain.raw]] * len(peers)
+
+
 def test_an_event_that_nobody_wants_is_not_framed(encodings: Counter[tuple[str, Framing]]) -> None:
     hub = relay()
     consumer(hub, filters.parse({"session": "other"}))
