@@ -18,6 +18,7 @@ from aep_relay.protocol.dialect import DialectMapper
 from aep_relay.protocol.intake import Intake
 from aep_relay.protocol.reporting import WINDOW_SECONDS, Reports
 from aep_relay.protocol.stdio import StdioError
+from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from aep_relay.protocol.event import Event
     from aep_relay.protocol.jsonl import Placed
 
-SLICE_EVENTS = 128
-"""So many Events are taken in before other tasks get a turn."""
 RESTART_SECONDS = 5.0
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -129,19 +128,23 @@ class Following:
 
     async def accept(self, source: Source, lines: Lines) -> None:
         """Take ``lines`` of the file ``source`` in."""
-        taken = 0
+        turn = Turn()
         for line in lines:
-            event = self.lines.event(source, line)
-            if event is None:
-                continue
-            refusal = self._relay.ingest(event)
-            if refusal is not None:
-                self.lines.refused(source, line, refusal.code, refusal.detail)
-                continue
-            self.accepted_events += 1
-            taken += 1
-            if taken == SLICE_EVENTS or self._relay.crowded:
-                taken = 0
+            self._take(source, line)
+            # Whatever it was: what is no Event takes its time as well.
+            if turn.over or self._relay.crowded:
                 await self._flush()
-                await trio.lowlevel.checkpoint()
+                await turn.pass_on()
         await self._flush()
+        # There may be lines of many files, a few of each.
+        await turn.pass_on()
+
+    def _take(self, source: Source, line: Placed) -> None:
+        event = self.lines.event(source, line)
+        if event is None:
+            return
+        refusal = self._relay.ingest(event)
+        if refusal is None:
+            self.accepted_events += 1
+        else:
+            self.lines.refused(source, line, refusal.code, refusal.detail)

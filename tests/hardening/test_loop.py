@@ -17,8 +17,7 @@ from aep_relay.config import Token
 from aep_relay.config.tokens import hash_of
 from aep_relay.hub import claims
 from aep_relay.hub.limits import Limits
-from aep_relay.transport import turn
-from aep_relay.transport.turn import Turn
+from tests.fakes.turns import turns as turns
 from tests.hardening.client import (
     CONTINUATION,
     PING,
@@ -53,24 +52,6 @@ def held(relay: Inside, request: pytest.FixtureRequest) -> Iterator[None]:
         hold = longest()
     print(f"{request.node.name}: {hold.seconds * 1000:.1f} ms in {hold.task}")
     assert hold.seconds < HOLD_SECONDS, hold
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Have every turn be over at once, and note each time that a task lets others have theirs.
-
-    For what takes less than can be told from a slow machine's noise.
-    """
-    passed: list[None] = []
-    pass_on = Turn.pass_on
-
-    async def noted(self: Turn) -> None:
-        passed.append(None)
-        await pass_on(self)
-
-    monkeypatch.setattr(turn, "TURN_SECONDS", 0.0)
-    monkeypatch.setattr(Turn, "pass_on", noted)
-    return passed
 
 
 def repeated(data: bytes, size: int = 120_000) -> bytes:

@@ -15,6 +15,8 @@ from aep_relay.journal.tail import Source
 from aep_relay.journal.wiring import Journal
 from aep_relay.protocol.jsonl import Placed
 from aep_relay.protocol.reporting import REPORTS_EACH, WINDOW_SECONDS
+from aep_relay.transport import turn
+from tests.fakes.turns import turns as turns
 from tests.protocol.samples import MINIMAL, text
 
 
@@ -125,11 +127,28 @@ async def test_of_many_bad_lines_the_rest_is_counted(
     assert [record["lines"] for record in logs if record["event"] == "more lines left out"] == [7, 1]
 
 
-async def test_many_lines_let_other_tasks_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bad", [b"x\n", b"{}\n", b"x" * 2000 + b"\n", line(1, aep="1.0"), line(1)])
+async def test_others_have_their_turn_whatever_the_lines_are(
+    bad: bytes, tmp_path: Path, turns: list[None]
+) -> None:
     made = Journaled(tmp_path)
-    (tmp_path / "a.jsonl").write_bytes(b"".join(line(number) for number in range(300)))
+    (tmp_path / "a.jsonl").write_bytes(bad * 50)
     await made.look()
-    assert made.flushes >= 3
+    assert len(turns) == 50 + 1
+    # What was taken in is on its way before others have their turn.
+    assert made.flushes == 50 + 1
+
+
+async def test_others_have_their_turn_between_files(
+    tmp_path: Path, turns: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However short they are.
+    monkeypatch.setattr(turn, "TURN_SECONDS", 60.0)
+    made = Journaled(tmp_path)
+    for number in range(10):
+        (tmp_path / f"{number}.jsonl").write_bytes(line(number))
+    await made.look()
+    assert len(turns) == 10
 
 
 async def test_what_is_archived_does_not_come_in_again(tmp_path: Path) -> None:
