@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from aep_relay.hub.limits import Limits
+    from aep_relay.hub.pacing import Found
     from aep_relay.hub.peer import Peer
     from aep_relay.hub.stats import Stats
     from aep_relay.hub.store import Store
@@ -197,11 +198,14 @@ class FanOut:
         matching: frozenset[Group],
         target: Peer | None,
     ) -> None:
+        found: Found | None = None
         for cohort in mixed:
             # Some hundredths of a microsecond for each group, of which a cohort may have hundreds.
             serving: Collection[Group] = cohort.groups & matching
             if cohort.solo is not None:
-                serving = self.pacing.serving(cohort.solo, event, key, serving)
+                if found is None:
+                    found = self.pacing.look_up(event, key)
+                serving = self.pacing.serving(cohort.solo, found, serving)
                 if not serving or cohort.solo is target:
                     continue
             ceilings = cohort.ceilings if len(cohort.ceilings) == 1 else {group.ceiling for group in serving}

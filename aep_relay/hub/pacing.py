@@ -8,9 +8,10 @@ from a cursor is told before anything that would hide it (AEP-0003 §5, §7).
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aep_relay.hub import notices
+from aep_relay.hub.buffer import START
 from aep_relay.hub.cohort import Cohort
 from aep_relay.hub.outbox import ANY
 from aep_relay.hub.positions import higher, highest_since
@@ -32,6 +33,21 @@ FORGOTTEN_AT_A_TIME = 4
 """Sessions that a full table is looked through for, with each one that it takes in."""
 
 
+class Found(NamedTuple):
+    """What is known of an Event that is being published."""
+
+    event: Event
+    session: str | None
+    at: Position
+    """Where it stands in its session's history, or would; ``START`` where it has no place in any."""
+    buffer: SessionBuffer | None
+    """What holds it; None when nothing does."""
+    place: int
+    is_new: bool
+    """Whether it has just been admitted."""
+    hides_loss: bool
+
+
 class Pacing:
     """Decides for connections that replay, and tells them what is gone."""
 
@@ -41,17 +57,27 @@ class Pacing:
         self._store = store
         self._stats = stats
 
-    def serving(
-        self, peer: Peer, event: Event, key: Position | None, matching: Collection[Group]
-    ) -> list[Group]:
-        """Return those of the ``matching`` groups of which ``peer``, who replays, is to get ``event`` live."""
-        cohort, session = peer.cohort, event.session
+    def look_up(self, event: Event, key: Position | None) -> Found:
+        """Find what is to be known of ``event``, admitted at ``key`` if at all, whoever replays."""
+        session = event.session
         at = event.position if key is None else key
         buffer = None if session is None else self._store.get(session)
-        place = -1 if buffer is None or at is None else buffer.place(event, at)
-        crowded = key is not None and place >= 0 and self._is_crowded(peer)
+        if session is None or at is None:
+            return Found(event, session, START, None, -1, is_new=False, hides_loss=False)
+        place = -1 if buffer is None else buffer.place(event, at)
+        lost = self._store.lost(session)
+        # The last that was evicted, sent again: who resumed after it would not learn that eviction has overtaken a
+        # cursor, since nothing after it is gone.
+        hides_loss = lost is not None and at == lost.position
+        held = buffer if place >= 0 else None
+        return Found(event, session, at, held, place, is_new=key is not None, hides_loss=hides_loss)
+
+    def serving(self, peer: Peer, found: Found, matching: Collection[Group]) -> list[Group]:
+        """Return those of the ``matching`` groups of which ``peer``, who replays, is to get the Event live."""
+        cohort, session, buffer = peer.cohort, found.session, found.buffer
+        event, at, place = found.event, found.at, found.place
+        crowded = found.is_new and buffer is not None and self._is_crowded(peer)
         may_be_dropped = crowded and _waits_droppable(peer, session)
-        hiding = self._hiding(session, at)
         serving: dict[Group, None] = {}
         for subscription in peer.subscriptions.values():
             group = subscription.group
@@ -59,7 +85,7 @@ class Pacing:
                 continue
             replay = subscription.replay
             cursor = None if replay is None or session is None else replay.behind.get(session)
-            if buffer is not None and at is not None and place >= 0:
+            if buffer is not None:
                 if cursor is not None:
                     # A redelivery of what the cursor has yet to read would overtake what comes before it.
                     if buffer.awaits_at(cursor, event, at, place):
@@ -69,27 +95,17 @@ class Pacing:
                 ):
                     continue
             serving[group] = None
-            if hiding is None or cohort is None or cursor is None:
+            if not found.hides_loss or cohort is None or cursor is None or session is None:
                 continue
-            if overtaken(self._store, hiding, cursor):
+            if overtaken(self._store, session, cursor):
                 # Nothing may end the connection before this Event is queued: it would be passed over.
-                self.tell_loss(peer, subscription, hiding, cohort)
+                self.tell_loss(peer, subscription, session, cohort)
         return list(serving)
 
     def _is_crowded(self, peer: Peer) -> bool:
         outbox, cohort = peer.outbox, peer.cohort
         queued_bytes = outbox.weight_bytes + (0 if cohort is None else cohort.waiting_bytes(peer))
         return queued_bytes > outbox.soft_limit_bytes
-
-    def _hiding(self, session: str | None, at: Position | None) -> str | None:
-        """Return ``session`` if who resumed after ``at`` would not learn that eviction has overtaken a cursor.
-
-        So it is with the last that was evicted, sent again: nothing after it is gone.
-        """
-        if session is None or at is None:
-            return None
-        lost = self._store.lost(session)
-        return session if lost is not None and at == lost.position else None
 
     def _paces(
         self,
