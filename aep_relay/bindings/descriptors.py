@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from typing import TYPE_CHECKING
 
 import trio
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 READ_BYTES = 256 * 1024
+PIECE_BYTES = 8 * 1024
+"""So much is cut into lines at a time: were all of it line breaks, it would take some milliseconds."""
 MAX_UNTOLD_BYTES = 1024 * 1024
 
 
@@ -21,6 +27,11 @@ async def read(descriptor: int) -> bytes:
         return await trio.to_thread.run_sync(os.read, descriptor, READ_BYTES, abandon_on_cancel=True)
     except OSError:
         return b""
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Return ``data`` in pieces, for who cuts them into lines and lets others have their turn in between."""
+    return (data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES))
 
 
 async def write(descriptor: int, data: bytes) -> None:

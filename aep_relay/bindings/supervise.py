@@ -31,6 +31,7 @@ from aep_relay.protocol.reporting import WINDOW_SECONDS, Reports
 from aep_relay.protocol.stdio import Dialect, StdioError
 from aep_relay.protocol.stdio_session import Signal, Stamp
 from aep_relay.protocol.supervision import Supervised
+from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from aep_relay.bindings.service import Service
     from aep_relay.protocol.dialect import DialectMapper
-    from aep_relay.protocol.jsonl import Placed
+    from aep_relay.protocol.jsonl import OverlongLine, Placed
 
 EOF_SECONDS = 2.0
 """After the process has ended, what it started may keep its output open for so long."""
@@ -303,14 +304,23 @@ class Supervisor:
         self, service: Service, pipe: Pipe, stdout: ReceiveStream, supervised: Supervised, reader: LineReader
     ) -> None:
         while data := bytes(await stdout.receive_some(descriptors.READ_BYTES)):
-            for line in reader.place(data):
-                self._take(service, pipe, supervised, line)
-                if service.relay.crowded:
-                    await service.flush()
-                    await trio.lowlevel.checkpoint()
+            # What was read was said before the end, however long others' turns take.
+            with trio.CancelScope(shield=True):
+                await self._take_all(service, pipe, supervised, reader, data)
             if self._task.dialect is None and supervised.dialect is not None:
                 pipe.translate = stdio.in_stdio if supervised.dialect is Dialect.STDIO else None
             await service.flush()
+
+    async def _take_all(
+        self, service: Service, pipe: Pipe, supervised: Supervised, reader: LineReader, data: bytes
+    ) -> None:
+        turn = Turn()
+        for piece in descriptors.pieces(data):
+            for line in reader.place(piece):
+                self._take(service, pipe, supervised, line)
+                await _keep_to_turn(service, turn)
+            # There may be none in it.
+            await _keep_to_turn(service, turn)
 
     def _take(self, service: Service, pipe: Pipe, supervised: Supervised, line: Placed) -> None:
         self._line = line.number
@@ -327,20 +337,28 @@ class Supervisor:
         """Hand on what the process writes to its standard error, and count its complaints."""
         reader = LineReader(MAX_COMPLAINT_BYTES)
         writable = True
-        data = b"\n"
-        while data:
-            data = bytes(await stderr.receive_some(descriptors.READ_BYTES))
-            for line in reader.feed(data) if data else reader.finish():
-                found = supervision.complaint(line) if isinstance(line, bytes) else None
-                if found is not None:
-                    self._complains(*found)
-            if writable and data:
+        while data := bytes(await stderr.receive_some(descriptors.READ_BYTES)):
+            turn = Turn()
+            for piece in descriptors.pieces(data):
+                for line in reader.feed(piece):
+                    self._hear(line)
+                    if turn.over:
+                        await turn.pass_on()
+                if turn.over:
+                    await turn.pass_on()
+            if writable:
                 try:
                     await descriptors.write(self._stderr, data)
                 except OSError:
                     writable = False
+        for line in reader.finish():
+            self._hear(line)
 
-    def _complains(self, type_: str, code: str, message: str) -> None:
+    def _hear(self, line: bytes | OverlongLine) -> None:
+        found = supervision.complaint(line) if isinstance(line, bytes) else None
+        if found is None:
+            return
+        type_, code, message = found
         self.complaints += 1
         if self._complaints.admit("stderr", trio.current_time()):
             log.warning("process complains", type=type_, code=code, detail=message)
@@ -356,6 +374,13 @@ class Supervisor:
         self.refused_lines += 1
         if self._bad_lines.admit("stdout", trio.current_time()):
             log.warning("line left out", line=self._line, code=error.code, detail=error.detail)
+
+
+async def _keep_to_turn(service: Service, turn: Turn) -> None:
+    """Let others have their turn when this one is over, or enough was taken in."""
+    if turn.over or service.relay.crowded:
+        await service.flush()
+        await turn.pass_on()
 
 
 def _streams(process: trio.Process) -> tuple[SendStream, ReceiveStream, ReceiveStream]:
