@@ -24,20 +24,20 @@ from aep_relay.protocol.intake import Intake
 from aep_relay.protocol.jsonl import LineReader
 from aep_relay.protocol.stdio import Dialect, StdioError, classify, error_for
 from aep_relay.protocol.stdio_session import Stamp, State
+from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aep_relay.bindings.service import Service
     from aep_relay.hub.replay import From
     from aep_relay.protocol.dialect import DialectMapper
     from aep_relay.protocol.filters import Filter
+    from aep_relay.protocol.jsonl import Placed
 
 SOURCE = "aep://aep-relay/stdio"
 BACKLOG_BYTES = 256 * 1024
 """With more than this still to be written, nothing more is read."""
-LINE_COST_BYTES = 2048
-"""What a line costs besides its bytes, in bytes: after ``BACKLOG_BYTES`` of both, other tasks get a turn."""
 FINISH_SECONDS = 5.0
 """When the relay itself ends, the other side has so long to take what is still for it."""
 TELL_SECONDS = 1.0
@@ -164,36 +164,48 @@ class StdioProcess:
 
     async def _read(self, service: Service, pipe: Pipe, conversation: Conversation) -> None:
         reader = LineReader(service.limits.max_event_bytes)
-        taken_bytes = 0
-        while True:
-            data = await descriptors.read(self._stdin)
-            for number, _, line in reader.place(data) if data else reader.place_rest():
-                event = conversation.take(line, number)
-                if event is not None:
-                    refusal = service.relay.ingest(event, pipe.peer)
-                    if refusal is not None:
-                        problem = error_for(refusal)
-                        problem.event_id = event.id
-                        conversation.reject(problem)
-                if conversation.speaks_stdio and self._wanted.dialect is None:
-                    pipe.translate = in_stdio
-                taken_bytes += LINE_COST_BYTES + (len(line) if isinstance(line, bytes) else 0)
-                if taken_bytes >= BACKLOG_BYTES or service.relay.crowded:
-                    taken_bytes = 0
-                    await self._keep_pace(service, pipe)
+        while data := await descriptors.read(self._stdin):
+            turn = Turn()
+            for piece in descriptors.pieces(data):
+                await self._take_all(service, pipe, conversation, reader.place(piece), turn)
                 if conversation.session.is_over:
                     return
-            await self._keep_pace(service, pipe)
-            if not data:
-                return
+            await self._keep_pace(service, pipe, turn)
+        turn = Turn()
+        await self._take_all(service, pipe, conversation, reader.place_rest(), turn)
+        await self._keep_pace(service, pipe, turn)
 
-    async def _keep_pace(self, service: Service, pipe: Pipe) -> None:
-        """Let what was taken in go out before more of it is."""
+    async def _take_all(
+        self, service: Service, pipe: Pipe, conversation: Conversation, lines: Sequence[Placed], turn: Turn
+    ) -> None:
+        for line in lines:
+            self._take(service, pipe, conversation, line)
+            if turn.over or service.relay.crowded:
+                await self._keep_pace(service, pipe, turn)
+            if conversation.session.is_over:
+                return
+        if turn.over:
+            # There may have been none.
+            await self._keep_pace(service, pipe, turn)
+
+    def _take(self, service: Service, pipe: Pipe, conversation: Conversation, line: Placed) -> None:
+        event = conversation.take(line.text, line.number)
+        if event is not None:
+            refusal = service.relay.ingest(event, pipe.peer)
+            if refusal is not None:
+                problem = error_for(refusal)
+                problem.event_id = event.id
+                conversation.reject(problem)
+        if conversation.speaks_stdio and self._wanted.dialect is None:
+            pipe.translate = in_stdio
+
+    async def _keep_pace(self, service: Service, pipe: Pipe, turn: Turn) -> None:
+        """Let what was taken in go out before more of it is, and others have their turn."""
         await service.flush()
         await pipe.below(BACKLOG_BYTES)
         if self.relief is not None:
             await self.relief()
-        await trio.lowlevel.checkpoint()
+        await turn.pass_on()
 
 
 async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
