@@ -15,6 +15,7 @@ import trio
 from aep_relay.hub import feeders
 from aep_relay.protocol import frames
 from aep_relay.protocol.errors import ProtocolError
+from aep_relay.transport.turn import Turn
 from aep_relay.upstream.announcing import announced, hello, instance
 from aep_relay.upstream.errors import LOOP, UNREACHABLE, Down
 
@@ -125,14 +126,21 @@ class Control:
             await self._receive_some()
 
     async def _receive_some(self) -> None:
+        texts = await self._receive_messages()
+        turn = Turn()
+        for text in texts:
+            await self._text(text)
+            if turn.over:
+                await turn.pass_on()
+
+    async def _text(self, text: bytes) -> None:
         limits = self._link.host.limits
-        for text in await self._receive_messages():
-            try:
-                message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
-            except ProtocolError:
-                continue
-            if isinstance(message, dict):
-                await self._frame(message)
+        try:
+            message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
+        except ProtocolError:
+            return
+        if isinstance(message, dict):
+            await self._frame(message)
 
     async def _receive_messages(self) -> list[bytes]:
         try:

@@ -21,6 +21,7 @@ from aep_relay.protocol.errors import ProtocolError, Refusal, safe_text
 from aep_relay.protocol.errors import frame as error_frame
 from aep_relay.protocol.event import Event, Shape
 from aep_relay.protocol.position import MAX_POSITION
+from aep_relay.transport.turn import Turn
 from aep_relay.upstream.errors import REFUSED, UNREACHABLE, Down, first
 from aep_relay.upstream.lane import Lane
 
@@ -200,20 +201,28 @@ class Mirror:
                 raise Down(UNREACHABLE, f"confirmed nothing for {answer_seconds:g} s")
 
     async def _receive(self, socket: Socket) -> None:
-        limits = self._link.host.limits
+        host = self._link.host
         while True:
-            for text in await socket.receive():
-                try:
-                    message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
-                except ProtocolError:
-                    # Whatever it is, it is nothing that this side waits for.
-                    continue
-                if isinstance(message, Event):
-                    if message.shape is Shape.COMMAND:
-                        await self._command(message, socket)
-                else:
-                    await self._frame(message, socket)
-            await self._link.host.flush()
+            texts = await socket.receive()
+            turn = Turn()
+            for text in texts:
+                await self._text(text, socket)
+                if turn.over or self._link.relay.crowded:
+                    await host.flush()
+                    await turn.pass_on()
+            await host.flush()
+
+    async def _text(self, text: bytes, socket: Socket) -> None:
+        limits = self._link.host.limits
+        try:
+            message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
+        except ProtocolError:
+            # Whatever it is, it is nothing that this side waits for.
+            return
+        if not isinstance(message, Event):
+            await self._frame(message, socket)
+        elif message.shape is Shape.COMMAND:
+            await self._command(message, socket)
 
     async def _frame(self, frame: dict[str, object], socket: Socket) -> None:
         kind = frame["type"]

@@ -22,6 +22,7 @@ from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.jsontext import exact_integer
 from aep_relay.protocol.position import MAX_POSITION
 from aep_relay.protocol.registry import CAPTURE_RANK
+from aep_relay.transport.turn import Turn
 from aep_relay.upstream import announcing
 from aep_relay.upstream.errors import LOOP, REFUSED, Down, first
 from aep_relay.upstream.forwarding import Forwarding
@@ -227,25 +228,33 @@ class Connection:
             known.forget(self)
 
     async def _receive(self) -> NoReturn:
-        link, limits = self._link, self._link.host.limits
+        link = self._link
         while True:
-            for text in await self._socket.receive():
-                message: Event | dict[str, object]
-                try:
-                    if text.startswith(_EVENT):
-                        message = decode(text, limits.max_event_bytes)
-                    else:
-                        message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
-                except ProtocolError:
-                    link.invalid_events += 1
-                    continue
-                if isinstance(message, Event):
-                    link.take(message)
-                    if link.relay.crowded:
-                        await link.host.flush()
-                else:
-                    await self._frame(message, text)
+            texts = await self._socket.receive()
+            turn = Turn()
+            for text in texts:
+                await self._text(text)
+                # Whatever it was: what is no Event takes its time as well.
+                if turn.over or link.relay.crowded:
+                    await link.host.flush()
+                    await turn.pass_on()
             await link.host.flush()
+
+    async def _text(self, text: bytes) -> None:
+        link, limits = self._link, self._link.host.limits
+        message: Event | dict[str, object]
+        try:
+            if text.startswith(_EVENT):
+                message = decode(text, limits.max_event_bytes)
+            else:
+                message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
+        except ProtocolError:
+            link.invalid_events += 1
+            return
+        if isinstance(message, Event):
+            link.take(message)
+        else:
+            await self._frame(message, text)
 
     async def _frame(self, frame: dict[str, object], text: bytes) -> None:
         kind = frame["type"]

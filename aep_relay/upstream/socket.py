@@ -21,6 +21,7 @@ from aep_relay import __version__
 from aep_relay.protocol import frames
 from aep_relay.protocol.discovery import VERSIONS
 from aep_relay.protocol.errors import ProtocolError
+from aep_relay.transport.turn import Turn
 from aep_relay.upstream import framing
 from aep_relay.upstream.errors import ENDED, LOOP, REFUSED, UNREACHABLE, Down
 
@@ -250,7 +251,10 @@ async def _greet(socket: Socket, hello: dict[str, object]) -> dict[str, object]:
     await socket.send_frame(hello)
     while True:
         messages = await socket.receive()
+        turn = Turn()
         for index, text in enumerate(messages):
+            if turn.over:
+                await turn.pass_on()
             frame = _frame(text)
             if frame.get("type") == "error":
                 raise Down(REFUSED, f"{frame.get('code')}: {frame.get('detail')}")

@@ -13,6 +13,7 @@ from aep_relay.bindings import chained
 from aep_relay.upstream.pull import PullLink
 from tests.bindings.served import BEARER, TOKEN, settle
 from tests.fakes.log import Log
+from tests.fakes.turns import turns as turns
 from tests.upstream.net import Net, Node, event, events, heard, ids, net, to, until
 from tests.upstream.scripted import ACCEPTED, Answer, Posted, Scripted, Spoken, hello, invalid
 
@@ -236,6 +237,45 @@ async def test_noise_does_no_harm(noise: bytes, mode: str, autojump_clock: MockC
         await trio.sleep(100)
         assert leaf.link.state == "up"
         assert len(upstream.sockets) == 1
+
+
+@pytest.mark.parametrize(("mode", "which"), [("push", "control"), ("push", "mirror"), ("pull", "pull")])
+@pytest.mark.parametrize(
+    "text", [b"", b"x", b"{}", b'{"type":"new"}', b'{"type":"pong"}', event("s1", 1)], ids=len
+)
+async def test_others_have_their_turn_whatever_comes(
+    mode: str, which: str, text: bytes, turns: list[None], autojump_clock: MockClock
+) -> None:
+    async with net() as net_:
+        upstream = Scripted()
+        leaf = scripted(net_, upstream, mode)
+        await until(lambda: bool(upstream.sockets))
+        if which == "mirror":
+            upstream.sockets[0].say(hello())
+            (await leaf.greeted("emitter", "coder", headers=BEARER)).say(*events(1))
+            await until(lambda: len(upstream.sockets) == 2)
+        spoken = upstream.sockets[-1]
+        spoken.on = greeting
+        spoken.say(hello())
+        await until(lambda: leaf.link.state == "up")
+        await settle()
+        turns.clear()
+        spoken.say(*[text] * 50)
+        await settle()
+        assert len(turns) >= 50
+
+
+async def test_others_have_their_turn_whatever_comes_before_hello(
+    turns: list[None], autojump_clock: MockClock
+) -> None:
+    async with net() as net_:
+        upstream = Scripted()
+        leaf = scripted(net_, upstream)
+        await until(lambda: bool(upstream.sockets))
+        turns.clear()
+        upstream.sockets[0].say(*[b'{"type":"before-hello"}'] * 50, hello())
+        await until(lambda: leaf.link.state == "up")
+        assert len(turns) >= 50
 
 
 @pytest.mark.parametrize(
