@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from aep_relay.bindings import large
 from aep_relay.protocol.batch import BatchDecoder
 from aep_relay.protocol.errors import Forbidden, ProtocolError, VersionUnsupported
 from aep_relay.protocol.event import Shape, decode
+from aep_relay.transport import large
 from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def take_in(service: Service, request: Request, reader: HttpReader, holder
         _refuse(event, grants, None)
         holder.spend(1)
         if len(body) >= large.LARGE_BYTES:
-            await large.prepare(service, event)
+            await large.prepare(service.relay.fanout, event)
         service.relay.ingest(event)
         await service.flush()
         return 1
@@ -125,7 +125,7 @@ async def _ingest_batch(service: Service, events: list[Event]) -> None:
         taken = relay.ingest_burst(events, at)
         if not taken:
             if len(events[at].raw) >= large.LARGE_BYTES:
-                await large.prepare(service, events[at])
+                await large.prepare(service.relay.fanout, events[at])
             relay.ingest(events[at])
             taken = 1
         at += taken

@@ -24,6 +24,7 @@ from aep_relay.protocol.intake import Intake
 from aep_relay.protocol.jsonl import LineReader
 from aep_relay.protocol.stdio import Dialect, StdioError, classify, error_for
 from aep_relay.protocol.stdio_session import Stamp, State
+from aep_relay.transport import large
 from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class StdioProcess:
         self, service: Service, pipe: Pipe, conversation: Conversation, lines: Sequence[Placed], turn: Turn
     ) -> None:
         for line in lines:
-            self._take(service, pipe, conversation, line)
+            await self._take(service, pipe, conversation, line)
             if turn.over or service.relay.crowded:
                 await self._keep_pace(service, pipe, turn)
             if conversation.session.is_over:
@@ -188,9 +189,11 @@ class StdioProcess:
             # There may have been none.
             await self._keep_pace(service, pipe, turn)
 
-    def _take(self, service: Service, pipe: Pipe, conversation: Conversation, line: Placed) -> None:
+    async def _take(self, service: Service, pipe: Pipe, conversation: Conversation, line: Placed) -> None:
         event = conversation.take(line.text, line.number)
         if event is not None:
+            if len(event.raw) >= large.LARGE_BYTES:
+                await large.prepare(service.relay.fanout, event)
             refusal = service.relay.ingest(event, pipe.peer)
             if refusal is not None:
                 problem = error_for(refusal)

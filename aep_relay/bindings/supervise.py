@@ -31,6 +31,7 @@ from aep_relay.protocol.reporting import WINDOW_SECONDS, Reports
 from aep_relay.protocol.stdio import Dialect, StdioError
 from aep_relay.protocol.stdio_session import Signal, Stamp
 from aep_relay.protocol.supervision import Supervised
+from aep_relay.transport import large
 from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class Supervisor:
             nursery.cancel_scope.deadline = trio.current_time() + EOF_SECONDS
         # A last line needs no newline, nor that nobody holds the pipe open any more.
         for line in reader.place_rest():
-            self._take(service, pipe, supervised, line)
+            await self._take(service, pipe, supervised, line)
         return process.returncode or 0
 
     def _tell_the_end(self, code: int, intake: Intake) -> None:
@@ -317,16 +318,18 @@ class Supervisor:
         turn = Turn()
         for piece in descriptors.pieces(data):
             for line in reader.place(piece):
-                self._take(service, pipe, supervised, line)
+                await self._take(service, pipe, supervised, line)
                 await _keep_to_turn(service, turn)
             # There may be none in it.
             await _keep_to_turn(service, turn)
 
-    def _take(self, service: Service, pipe: Pipe, supervised: Supervised, line: Placed) -> None:
+    async def _take(self, service: Service, pipe: Pipe, supervised: Supervised, line: Placed) -> None:
         self._line = line.number
         event = supervised.take(line.text)
         if event is None:
             return
+        if len(event.raw) >= large.LARGE_BYTES:
+            await large.prepare(service.relay.fanout, event)
         refusal = service.relay.ingest(event, pipe.peer if pipe.reason is None else None)
         if refusal is None:
             self.accepted_events += 1

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from websockets.frames import CloseCode
 
-from aep_relay.bindings import chained, greeting, large, requests
+from aep_relay.bindings import chained, greeting, requests
 from aep_relay.bindings.connection import Connection
 from aep_relay.bindings.handshake import handshake
 from aep_relay.bindings.messages import Messages
@@ -29,6 +29,7 @@ from aep_relay.protocol.errors import frame as error_frame
 from aep_relay.protocol.event import Event, Shape, decode_together
 from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.hello import answer
+from aep_relay.transport import large
 from aep_relay.transport.attendant import READ_BYTES
 from aep_relay.transport.turn import Turn
 from aep_relay.transport.wire import BrokenWire, Interrupted
@@ -222,7 +223,7 @@ class Socket(Connection):
         service = self.service
         if self._large is not None:
             event, self._large = self._large, None
-            await large.prepare(service, event)
+            await large.prepare(service.relay.fanout, event)
             if self.close_reason is None:
                 self._ingest(event)
         elif self._steps is not None:

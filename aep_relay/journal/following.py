@@ -18,6 +18,7 @@ from aep_relay.protocol.dialect import DialectMapper
 from aep_relay.protocol.intake import Intake
 from aep_relay.protocol.reporting import WINDOW_SECONDS, Reports
 from aep_relay.protocol.stdio import StdioError
+from aep_relay.transport import large
 from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Following:
         """Take ``lines`` of the file ``source`` in."""
         turn = Turn()
         for line in lines:
-            self._take(source, line)
+            await self._take(source, line)
             # Whatever it was: what is no Event takes its time as well.
             if turn.over or self._relay.crowded:
                 await self._flush()
@@ -139,10 +140,12 @@ class Following:
         # There may be lines of many files, a few of each.
         await turn.pass_on()
 
-    def _take(self, source: Source, line: Placed) -> None:
+    async def _take(self, source: Source, line: Placed) -> None:
         event = self.lines.event(source, line)
         if event is None:
             return
+        if len(event.raw) >= large.LARGE_BYTES:
+            await large.prepare(self._relay.fanout, event)
         refusal = self._relay.ingest(event)
         if refusal is None:
             self.accepted_events += 1

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- ``turn``: how long anybody may go on before others are let in.
+- ``turn``, ``large``: how long anybody may go on before others are let in, and Events that take longer.
 - ``wire``: one connected socket. ``sockets``: those that accept, opened. ``listener``: accepting.
 - ``deadlines``: one timer for all that wait. ``attendant``: one task that listens for all that are idle.
 - ``request``: the head of a request. ``chunked``: the body framing that takes decoding. ``response``: answers.

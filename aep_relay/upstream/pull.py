@@ -22,6 +22,7 @@ from aep_relay.protocol.framing import Framing
 from aep_relay.protocol.jsontext import exact_integer
 from aep_relay.protocol.position import MAX_POSITION
 from aep_relay.protocol.registry import CAPTURE_RANK
+from aep_relay.transport import large
 from aep_relay.transport.turn import Turn
 from aep_relay.upstream import announcing
 from aep_relay.upstream.errors import LOOP, REFUSED, Down, first
@@ -78,6 +79,11 @@ class PullLink(Link):
         self._matches = None if filter_ == filters.EMPTY else filter_.matches
         self._filter_json = msgspec.Raw(self.upstream.filter.encode())
         self._ceiling = None if capture is None else CAPTURE_RANK[capture]
+
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether what comes is down-leveled before it is taken in."""
+        return self._ceiling is not None
 
     def reconfigure(self, before: Upstream) -> None:
         """Take over what ``upstream`` says and ``before`` did not (``Link``)."""
@@ -252,6 +258,8 @@ class Connection:
             link.invalid_events += 1
             return
         if isinstance(message, Event):
+            if len(text) >= large.LARGE_BYTES and not link.has_ceiling:
+                await large.prepare(link.relay.fanout, message)
             link.take(message)
         else:
             await self._frame(message, text)

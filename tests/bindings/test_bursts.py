@@ -11,9 +11,10 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from aep_relay.bindings import large, websocket
+from aep_relay.bindings import websocket
 from aep_relay.hub.limits import Limits
 from aep_relay.protocol.event import decode_together
+from aep_relay.transport import large
 from tests.bindings.served import Served, Socket, command, event, serving
 
 Message = dict[str, object] | bytes

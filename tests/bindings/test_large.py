@@ -7,33 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aep_relay.bindings import large
-from aep_relay.hub import burst
-from aep_relay.hub.fanout import FanOut
 from aep_relay.hub.limits import Limits
 from tests.bindings.served import Served, event, serving
+from tests.fakes.turns import prepared as prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aep_relay.protocol.event import Event
-
-
-@pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of Events that were taken in in steps: here those of 1,000 bytes and more."""
-    assert burst.MAX_BYTES <= large.LARGE_BYTES
-    monkeypatch.setattr(large, "LARGE_BYTES", 1000)
-    monkeypatch.setattr(burst, "MAX_BYTES", 1000)
-    found: list[str] = []
-    prepare = FanOut.prepare
-
-    def noted(self: FanOut, event: Event) -> Iterator[None]:
-        found.append(event.id)
-        return prepare(self, event)
-
-    monkeypatch.setattr(FanOut, "prepare", noted)
-    return found
+    pass
 
 
 def mixed() -> list[bytes]:

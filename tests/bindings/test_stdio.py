@@ -14,6 +14,7 @@ from aep_relay.protocol.adapter import Adapter
 from aep_relay.protocol.dialect import DialectMapper
 from aep_relay.protocol.filters import EMPTY
 from tests.bindings.served import Served
+from tests.fakes.turns import prepared as prepared
 from tests.fakes.turns import turns as turns
 from tests.protocol.samples import MINIMAL, text
 
@@ -66,3 +67,9 @@ async def test_all_that_comes_goes_out_in_turns(turns: list[None]) -> None:
     given = b"".join(line(number) for number in range(20))
     assert await piped(given) == given
     assert len(turns) >= 20
+
+
+async def test_large_ones_are_taken_in_in_steps_and_in_order(prepared: list[str]) -> None:
+    given = line(1) + line(2, data={"text": "x" * 500}) + line(3)
+    assert await piped(given) == given
+    assert prepared == ["e-2"]

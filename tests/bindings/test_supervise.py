@@ -20,6 +20,7 @@ from aep_relay.protocol.jsonl import LineReader
 from aep_relay.protocol.stdio import Dialect
 from aep_relay.protocol.supervision import Supervised
 from tests.bindings.served import Served
+from tests.fakes.turns import prepared as prepared
 from tests.fakes.turns import turns as turns
 from tests.protocol.samples import MINIMAL, text
 
@@ -136,3 +137,11 @@ async def test_what_was_read_is_taken_in_though_the_time_is_over(talking: Talkin
                 await trio.lowlevel.checkpoint()
             scope.cancel()
     assert talking.supervisor.accepted_events == 100
+
+
+async def test_large_ones_are_taken_in_in_steps_and_in_order(talking: Talking, prepared: list[str]) -> None:
+    await talking.says(line(1) + line(2, data={"text": "x" * 500}) + line(3))
+    assert prepared == ["e-2"]
+    buffer = talking.service.relay.store.get("s_8f2c")
+    assert buffer is not None
+    assert [event.id for event in buffer._items] == ["e-1", "e-2", "e-3"]

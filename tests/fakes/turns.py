@@ -1,11 +1,20 @@
-"""Turns that are over at once, and counted."""
+"""Turns that are over at once and counted, and Events that are taken for large ones."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from aep_relay.transport import turn
+from aep_relay.hub import burst
+from aep_relay.hub.fanout import FanOut
+from aep_relay.transport import large, turn
 from aep_relay.transport.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aep_relay.protocol.event import Event
 
 
 @pytest.fixture
@@ -24,3 +33,20 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     monkeypatch.setattr(turn, "TURN_SECONDS", 0.0)
     monkeypatch.setattr(Turn, "pass_on", noted)
     return passed
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of Events that were taken in in steps: here those of 500 bytes and more."""
+    assert burst.MAX_BYTES <= large.LARGE_BYTES
+    monkeypatch.setattr(large, "LARGE_BYTES", 500)
+    monkeypatch.setattr(burst, "MAX_BYTES", 500)
+    found: list[str] = []
+    prepare = FanOut.prepare
+
+    def noted(self: FanOut, event: Event) -> Iterator[None]:
+        found.append(event.id)
+        return prepare(self, event)
+
+    monkeypatch.setattr(FanOut, "prepare", noted)
+    return found

@@ -16,6 +16,7 @@ from aep_relay.journal.wiring import Journal
 from aep_relay.protocol.jsonl import Placed
 from aep_relay.protocol.reporting import REPORTS_EACH, WINDOW_SECONDS
 from aep_relay.transport import turn
+from tests.fakes.turns import prepared as prepared
 from tests.fakes.turns import turns as turns
 from tests.protocol.samples import MINIMAL, text
 
@@ -149,6 +150,15 @@ async def test_others_have_their_turn_between_files(
         (tmp_path / f"{number}.jsonl").write_bytes(line(number))
     await made.look()
     assert len(turns) == 10
+
+
+async def test_large_ones_are_taken_in_in_steps_and_in_order(tmp_path: Path, prepared: list[str]) -> None:
+    made = Journaled(tmp_path)
+    large = {"data": {"text": "x" * 500}}
+    (tmp_path / "a.jsonl").write_bytes(line(1) + line(2, **large) + line(3))
+    await made.look()
+    assert prepared == ["e-2"]
+    assert made.held("s_8f2c") == ["e-1", "e-2", "e-3"]
 
 
 async def test_what_is_archived_does_not_come_in_again(tmp_path: Path) -> None:

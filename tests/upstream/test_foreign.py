@@ -13,6 +13,7 @@ from aep_relay.bindings import chained
 from aep_relay.upstream.pull import PullLink
 from tests.bindings.served import BEARER, TOKEN, settle
 from tests.fakes.log import Log
+from tests.fakes.turns import prepared as prepared
 from tests.fakes.turns import turns as turns
 from tests.upstream.net import Net, Node, event, events, heard, ids, net, to, until
 from tests.upstream.scripted import ACCEPTED, Answer, Posted, Scripted, Spoken, hello, invalid
@@ -263,6 +264,23 @@ async def test_others_have_their_turn_whatever_comes(
         spoken.say(*[text] * 50)
         await settle()
         assert len(turns) >= 50
+
+
+@pytest.mark.parametrize("ceiling", [None, "metadata"])
+async def test_large_ones_are_taken_in_in_steps_and_in_order(
+    ceiling: str | None, prepared: list[str], autojump_clock: MockClock
+) -> None:
+    async with net() as net_:
+        upstream = Scripted()
+        leaf = scripted(net_, upstream, "pull", capture=ceiling)
+        await until(lambda: bool(upstream.sockets))
+        spoken = upstream.sockets[0]
+        spoken.on = greeting
+        spoken.say(hello())
+        spoken.say(event("s1", 1), event("s2", 2, data={"text": "x" * 500}), event("s3", 3))
+        await until(lambda: leaf.held() == ids(1, 2, 3))
+        # What is above the link's ceiling is none that anybody is sent.
+        assert prepared == ([] if ceiling else ["s2"])
 
 
 async def test_others_have_their_turn_whatever_comes_before_hello(
