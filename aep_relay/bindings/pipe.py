@@ -13,6 +13,7 @@ import trio
 
 from aep_relay.hub.outbox import BROKEN
 from aep_relay.protocol.framing import Framing
+from aep_relay.transport import large
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,7 +86,10 @@ class Pipe:
                     self._moved.set()
                     self._more = trio.Event()
                     await self._more.wait()
-            data = self._data if self.translate is None else self.translate(self._data)
+            data, translate = self._data, self.translate
+            if translate is not None:
+                large_ = len(data) >= large.LARGE_BYTES
+                data = await large.aside(translate, data) if large_ else translate(data)
             try:
                 await self._write(data)
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:

@@ -190,7 +190,10 @@ class StdioProcess:
             await self._keep_pace(service, pipe, turn)
 
     async def _take(self, service: Service, pipe: Pipe, conversation: Conversation, line: Placed) -> None:
-        event = conversation.take(line.text, line.number)
+        text = line.text
+        if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
+            await large.aside(conversation.intake.ahead, text)
+        event = conversation.take(text, line.number)
         if event is not None:
             if len(event.raw) >= large.LARGE_BYTES:
                 await large.prepare(service.relay.fanout, event)

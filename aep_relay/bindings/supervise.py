@@ -325,7 +325,10 @@ class Supervisor:
 
     async def _take(self, service: Service, pipe: Pipe, supervised: Supervised, line: Placed) -> None:
         self._line = line.number
-        event = supervised.take(line.text)
+        text = line.text
+        if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
+            await large.aside(supervised.intake.ahead, text)
+        event = supervised.take(text)
         if event is None:
             return
         if len(event.raw) >= large.LARGE_BYTES:

@@ -55,7 +55,7 @@ class Reading:
     def event(self, source: Source, line: Placed) -> Event | None:
         """Return the Event of ``line`` of the file ``source``, None if it is none."""
         try:
-            taken = self._intake(source).take(line.text)
+            taken = self.intake(source).take(line.text)
         except StdioError as error:
             if error.code != "unsupported_version":
                 self.refused(source, line, error.code, error.detail)
@@ -74,7 +74,8 @@ class Reading:
             return None
         return taken.event
 
-    def _intake(self, source: Source) -> Intake:
+    def intake(self, source: Source) -> Intake:
+        """Return what reads the lines of ``source``."""
         found = self._intakes.get(source.identity)
         if found is None:
             while len(self._intakes) >= MAX_FILES:
@@ -141,6 +142,9 @@ class Following:
         await turn.pass_on()
 
     async def _take(self, source: Source, line: Placed) -> None:
+        text = line.text
+        if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
+            await large.aside(self.lines.intake(source).ahead, text)
         event = self.lines.event(source, line)
         if event is None:
             return

@@ -49,7 +49,7 @@ class Conversation:
         self.session = Session()
         self.session_id: str | None = None
         """Of the session that was opened; None before that."""
-        self._intake = intake
+        self.intake = intake
         self._out = out
         self._err = err
         self._stamp = stamp
@@ -69,7 +69,7 @@ class Conversation:
         """
         self._number = number
         try:
-            taken = self._intake.take(line)
+            taken = self.intake.take(line)
             if taken is None:
                 return None
             if taken.stdio is not None and taken.stdio.type in LIFECYCLE:

@@ -47,13 +47,21 @@ class Intake:
         self._max_event_bytes = max_event_bytes
         self.skipped_lines = 0
         """Of a version that is not spoken here, the reported one included."""
+        self._ahead: tuple[bytes, Taken | StdioError] | None = None
+
+    def ahead(self, line: bytes) -> None:
+        """Do what takes long about ``line``, which is taken next; in another thread if need be. Raises nothing."""
+        try:
+            self._ahead = line, self._read(line)
+        except StdioError as error:
+            self._ahead = line, error
 
     def take(self, line: bytes | OverlongLine) -> Taken | None:
         """Return what ``line`` holds, or None for one that is skipped. Raises ``StdioError``."""
         if isinstance(line, OverlongLine):
             raise stdio.line_too_long(line.limit_bytes)
         try:
-            return self._read(line)
+            return self._read(line) if self._ahead is None else self._read_ahead(line)
         except StdioError as error:
             if error.code != "unsupported_version":
                 raise
@@ -61,6 +69,14 @@ class Intake:
             if self.skipped_lines > 1:
                 return None
             raise
+
+    def _read_ahead(self, line: bytes) -> Taken:
+        known, self._ahead = self._ahead, None
+        if known is None or known[0] is not line:
+            return self._read(line)
+        if isinstance(known[1], StdioError):
+            raise known[1]
+        return known[1]
 
     def _read(self, line: bytes) -> Taken:
         # Most Events don't mention the other dialect: they are read once.

@@ -46,14 +46,14 @@ class Supervised:
         self.has_ended = False
         """Whether it said itself that its session has ended."""
         self._agent = agent
-        self._intake = intake
+        self.intake = intake
         self._refused = refused
         self._last: Position = (epoch, -1)
 
     def take(self, line: bytes | OverlongLine) -> Event | None:
         """Return the Event that ``line`` brings in, None if it brings none. Raises nothing."""
         try:
-            taken = self._intake.take(line)
+            taken = self.intake.take(line)
             if taken is None:
                 return None
             if taken.stdio is not None:

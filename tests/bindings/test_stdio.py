@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -13,18 +14,22 @@ from aep_relay.config import Config
 from aep_relay.protocol.adapter import Adapter
 from aep_relay.protocol.dialect import DialectMapper
 from aep_relay.protocol.filters import EMPTY
+from aep_relay.protocol.stdio import Dialect
 from tests.bindings.served import Served
 from tests.fakes.turns import prepared as prepared
+from tests.fakes.turns import set_aside as set_aside
 from tests.fakes.turns import turns as turns
 from tests.protocol.samples import MINIMAL, text
 
 
-async def piped(given: bytes) -> bytes:
-    """Return what is written for ``given``, which is read to its end."""
+async def piped(given: bytes, dialect: Dialect | None = None) -> bytes:
+    """Return what is written in ``dialect`` for ``given``, which is read to its end."""
     (reading, far), (near, writing), nothing = os.pipe(), os.pipe(), os.open(os.devnull, os.O_WRONLY)
     with trio.fail_after(30):
         mapper = DialectMapper(agent="a", epoch_seed=1, adapter=Adapter())
-        process = StdioProcess(Wanted(EMPTY), mapper, stdin=reading, stdout=writing, stderr=nothing)
+        process = StdioProcess(
+            Wanted(EMPTY, dialect=dialect), mapper, stdin=reading, stdout=writing, stderr=nothing
+        )
         written = bytearray()
 
         async def feed() -> None:
@@ -73,3 +78,11 @@ async def test_large_ones_are_taken_in_in_steps_and_in_order(prepared: list[str]
     given = line(1) + line(2, data={"text": "x" * 500}) + line(3)
     assert await piped(given) == given
     assert prepared == ["e-2"]
+
+
+async def test_what_takes_long_is_read_and_written_aside_and_in_order(set_aside: list[bytes]) -> None:
+    long = line(2, data={"text": "x" * 500})
+    written = await piped(line(1) + long + b'{"text":"' + b"x" * 500 + b'"}\n' + line(3), Dialect.STDIO)
+    assert [json.loads(each)["id"] for each in written.splitlines()] == ["e-1", "e-2", "e-3"]
+    assert set_aside[0] == long[:-1]
+    assert any(long in data for data in set_aside[1:])

@@ -21,8 +21,10 @@ from aep_relay.protocol.stdio import Dialect
 from aep_relay.protocol.supervision import Supervised
 from tests.bindings.served import Served
 from tests.fakes.turns import prepared as prepared
+from tests.fakes.turns import set_aside as set_aside
 from tests.fakes.turns import turns as turns
 from tests.protocol.samples import MINIMAL, text
+from tests.protocol.test_intake import STDIO
 
 EPOCH = 1_735_689_600_000
 
@@ -145,3 +147,18 @@ async def test_large_ones_are_taken_in_in_steps_and_in_order(talking: Talking, p
     buffer = talking.service.relay.store.get("s_8f2c")
     assert buffer is not None
     assert [event.id for event in buffer._items] == ["e-1", "e-2", "e-3"]
+
+
+async def test_what_takes_long_is_read_aside_and_in_order(talking: Talking, set_aside: list[bytes]) -> None:
+    lines = [
+        text(STDIO, id="1"),
+        text(STDIO, id="2", payload={"text": "x" * 500}),
+        b'{"text":"' + b"x" * 500 + b'"}',
+        text(STDIO, id="3"),
+    ]
+    await talking.says(b"\n".join(lines) + b"\n")
+    assert set_aside == lines[1:3]
+    buffer = talking.service.relay.store.get("s-1")
+    assert buffer is not None
+    assert [event.id for event in buffer._items] == ["1", "2", "3"]
+    assert talking.supervisor.refused_lines == 1

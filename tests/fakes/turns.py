@@ -12,7 +12,7 @@ from aep_relay.transport import large, turn
 from aep_relay.transport.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from aep_relay.protocol.event import Event
 
@@ -33,6 +33,21 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     monkeypatch.setattr(turn, "TURN_SECONDS", 0.0)
     monkeypatch.setattr(Turn, "pass_on", noted)
     return passed
+
+
+@pytest.fixture
+def set_aside(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is computed in a worker: here of 500 bytes and more."""
+    monkeypatch.setattr(large, "LARGE_BYTES", 500)
+    found: list[bytes] = []
+    aside = large.aside
+
+    async def noted(compute: Callable[[bytes], object], data: bytes) -> object:
+        found.append(data)
+        return await aside(compute, data)
+
+    monkeypatch.setattr(large, "aside", noted)
+    return found
 
 
 @pytest.fixture

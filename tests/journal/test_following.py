@@ -17,8 +17,10 @@ from aep_relay.protocol.jsonl import Placed
 from aep_relay.protocol.reporting import REPORTS_EACH, WINDOW_SECONDS
 from aep_relay.transport import turn
 from tests.fakes.turns import prepared as prepared
+from tests.fakes.turns import set_aside as set_aside
 from tests.fakes.turns import turns as turns
 from tests.protocol.samples import MINIMAL, text
+from tests.protocol.test_intake import STDIO
 
 
 class Journaled:
@@ -159,6 +161,22 @@ async def test_large_ones_are_taken_in_in_steps_and_in_order(tmp_path: Path, pre
     await made.look()
     assert prepared == ["e-2"]
     assert made.held("s_8f2c") == ["e-1", "e-2", "e-3"]
+
+
+async def test_what_takes_long_is_read_aside_and_in_order(tmp_path: Path, set_aside: list[bytes]) -> None:
+    made = Journaled(tmp_path)
+    lines = [
+        text(STDIO, id="1"),
+        text(STDIO, id="2", payload={"text": "x" * 500}),
+        b'{"text":"' + b"x" * 500 + b'"}',
+        b"x" * 2000,
+        text(STDIO, id="3"),
+    ]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    await made.look()
+    assert set_aside == lines[1:3]
+    assert made.held("s-1") == ["1", "2", "3"]
+    assert made.following.lines.refused_lines == 2
 
 
 async def test_what_is_archived_does_not_come_in_again(tmp_path: Path) -> None:

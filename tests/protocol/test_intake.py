@@ -47,6 +47,36 @@ def test_an_event_may_mention_the_other_dialect() -> None:
     assert taken.event.raw == raw
 
 
+def test_what_was_read_ahead_is_read_once() -> None:
+    reader = intake()
+    for number in range(3):
+        line = text(STDIO, id=f"evt_{number}")
+        if number == 1:
+            reader.ahead(line)
+        taken = reader.take(line)
+        assert taken is not None
+        assert (taken.event.id, taken.event.position) == (f"evt_{number}", (7, number))
+
+
+def test_what_was_read_ahead_is_refused_when_it_is_taken() -> None:
+    reader = intake()
+    for line, code in [(b"x", "protocol_error"), (text(BASE, aep="1.0"), "unsupported_version")]:
+        reader.ahead(line)
+        with pytest.raises(StdioError) as caught:
+            reader.take(line)
+        assert caught.value.code == code
+    assert reader.skipped_lines == 1
+
+
+def test_another_line_than_the_one_read_ahead() -> None:
+    reader = intake()
+    reader.ahead(b"x")
+    for _ in range(2):
+        taken = reader.take(text(BASE))
+        assert taken is not None
+        assert taken.event.id == BASE["id"]
+
+
 def test_a_line_of_the_stdio_dialect_is_mapped_in_order_of_arrival() -> None:
     reader = intake()
     for number in range(3):
