@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from aep_relay.bindings.service import Service
     from aep_relay.hub.replay import From
     from aep_relay.protocol.dialect import DialectMapper
+    from aep_relay.protocol.event import Event
     from aep_relay.protocol.filters import Filter
     from aep_relay.protocol.jsonl import Placed
 
@@ -179,9 +180,18 @@ class StdioProcess:
     async def _take_all(
         self, service: Service, pipe: Pipe, conversation: Conversation, lines: Sequence[Placed], turn: Turn
     ) -> None:
-        for line in lines:
-            await self._take(service, pipe, conversation, line)
-            if turn.over or service.relay.crowded:
+        relay = service.relay
+        for number, _, text in lines:
+            if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
+                await large.aside(conversation.intake.ahead, text)
+            event = conversation.take(text, number)
+            if event is not None:
+                if len(event.raw) >= large.LARGE_BYTES:
+                    await large.prepare(relay.fanout, event)
+                self._ingest(service, pipe, conversation, event)
+            if conversation.speaks_stdio and self._wanted.dialect is None:
+                pipe.translate = in_stdio
+            if turn.over or relay.crowded:
                 await self._keep_pace(service, pipe, turn)
             if conversation.session.is_over:
                 return
@@ -189,21 +199,13 @@ class StdioProcess:
             # There may have been none.
             await self._keep_pace(service, pipe, turn)
 
-    async def _take(self, service: Service, pipe: Pipe, conversation: Conversation, line: Placed) -> None:
-        text = line.text
-        if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
-            await large.aside(conversation.intake.ahead, text)
-        event = conversation.take(text, line.number)
-        if event is not None:
-            if len(event.raw) >= large.LARGE_BYTES:
-                await large.prepare(service.relay.fanout, event)
-            refusal = service.relay.ingest(event, pipe.peer)
-            if refusal is not None:
-                problem = error_for(refusal)
-                problem.event_id = event.id
-                conversation.reject(problem)
-        if conversation.speaks_stdio and self._wanted.dialect is None:
-            pipe.translate = in_stdio
+    @staticmethod
+    def _ingest(service: Service, pipe: Pipe, conversation: Conversation, event: Event) -> None:
+        refusal = service.relay.ingest(event, pipe.peer)
+        if refusal is not None:
+            problem = error_for(refusal)
+            problem.event_id = event.id
+            conversation.reject(problem)
 
     async def _keep_pace(self, service: Service, pipe: Pipe, turn: Turn) -> None:
         """Let what was taken in go out before more of it is, and others have their turn."""

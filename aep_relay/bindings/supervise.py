@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from aep_relay.bindings.service import Service
     from aep_relay.protocol.dialect import DialectMapper
+    from aep_relay.protocol.event import Event
     from aep_relay.protocol.jsonl import OverlongLine, Placed
 
 EOF_SECONDS = 2.0
@@ -248,8 +249,7 @@ class Supervisor:
             await process.wait()
             nursery.cancel_scope.deadline = trio.current_time() + EOF_SECONDS
         # A last line needs no newline, nor that nobody holds the pipe open any more.
-        for line in reader.place_rest():
-            await self._take(service, pipe, supervised, line)
+        await self._take_all(service, pipe, supervised, reader.place_rest(), Turn())
         return process.returncode or 0
 
     def _tell_the_end(self, code: int, intake: Intake) -> None:
@@ -307,32 +307,35 @@ class Supervisor:
         while data := bytes(await stdout.receive_some(descriptors.READ_BYTES)):
             # What was read was said before the end, however long others' turns take.
             with trio.CancelScope(shield=True):
-                await self._take_all(service, pipe, supervised, reader, data)
+                turn = Turn()
+                for piece in descriptors.pieces(data):
+                    await self._take_all(service, pipe, supervised, reader.place(piece), turn)
             if self._task.dialect is None and supervised.dialect is not None:
                 pipe.translate = stdio.in_stdio if supervised.dialect is Dialect.STDIO else None
             await service.flush()
 
     async def _take_all(
-        self, service: Service, pipe: Pipe, supervised: Supervised, reader: LineReader, data: bytes
+        self, service: Service, pipe: Pipe, supervised: Supervised, lines: Sequence[Placed], turn: Turn
     ) -> None:
-        turn = Turn()
-        for piece in descriptors.pieces(data):
-            for line in reader.place(piece):
-                await self._take(service, pipe, supervised, line)
-                await _keep_to_turn(service, turn)
-            # There may be none in it.
-            await _keep_to_turn(service, turn)
+        relay = service.relay
+        for number, _, text in lines:
+            self._line = number
+            if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
+                await large.aside(supervised.intake.ahead, text)
+            event = supervised.take(text)
+            if event is not None:
+                if len(event.raw) >= large.LARGE_BYTES:
+                    await large.prepare(relay.fanout, event)
+                self._ingest(service, pipe, event)
+            if turn.over or relay.crowded:
+                await service.flush()
+                await turn.pass_on()
+        if turn.over:
+            # There may have been none.
+            await service.flush()
+            await turn.pass_on()
 
-    async def _take(self, service: Service, pipe: Pipe, supervised: Supervised, line: Placed) -> None:
-        self._line = line.number
-        text = line.text
-        if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
-            await large.aside(supervised.intake.ahead, text)
-        event = supervised.take(text)
-        if event is None:
-            return
-        if len(event.raw) >= large.LARGE_BYTES:
-            await large.prepare(service.relay.fanout, event)
+    def _ingest(self, service: Service, pipe: Pipe, event: Event) -> None:
         refusal = service.relay.ingest(event, pipe.peer if pipe.reason is None else None)
         if refusal is None:
             self.accepted_events += 1
@@ -380,13 +383,6 @@ class Supervisor:
         self.refused_lines += 1
         if self._bad_lines.admit("stdout", trio.current_time()):
             log.warning("line left out", line=self._line, code=error.code, detail=error.detail)
-
-
-async def _keep_to_turn(service: Service, turn: Turn) -> None:
-    """Let others have their turn when this one is over, or enough was taken in."""
-    if turn.over or service.relay.crowded:
-        await service.flush()
-        await turn.pass_on()
 
 
 def _streams(process: trio.Process) -> tuple[SendStream, ReceiveStream, ReceiveStream]:

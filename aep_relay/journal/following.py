@@ -130,26 +130,25 @@ class Following:
 
     async def accept(self, source: Source, lines: Lines) -> None:
         """Take ``lines`` of the file ``source`` in."""
-        turn = Turn()
+        turn, relay = Turn(), self._relay
         for line in lines:
-            await self._take(source, line)
+            text = line.text
+            if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
+                await large.aside(self.lines.intake(source).ahead, text)
+            event = self.lines.event(source, line)
+            if event is not None:
+                if len(event.raw) >= large.LARGE_BYTES:
+                    await large.prepare(relay.fanout, event)
+                self._ingest(source, line, event)
             # Whatever it was: what is no Event takes its time as well.
-            if turn.over or self._relay.crowded:
+            if turn.over or relay.crowded:
                 await self._flush()
                 await turn.pass_on()
         await self._flush()
         # There may be lines of many files, a few of each.
         await turn.pass_on()
 
-    async def _take(self, source: Source, line: Placed) -> None:
-        text = line.text
-        if isinstance(text, bytes) and len(text) >= large.LARGE_BYTES:
-            await large.aside(self.lines.intake(source).ahead, text)
-        event = self.lines.event(source, line)
-        if event is None:
-            return
-        if len(event.raw) >= large.LARGE_BYTES:
-            await large.prepare(self._relay.fanout, event)
+    def _ingest(self, source: Source, line: Placed, event: Event) -> None:
         refusal = self._relay.ingest(event)
         if refusal is None:
             self.accepted_events += 1
