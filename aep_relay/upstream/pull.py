@@ -275,7 +275,7 @@ class Connection:
             if isinstance(session, str) and earliest is not None and frame.get("sub") == SUBSCRIPTION:
                 self._link.lost(session, earliest)
         elif kind == "closing":
-            self._closing(frame)
+            await self._closing(frame)
         elif kind == feeders.NAME:
             announcement = feeders.parse({**frame, "link": self._link.id})
             if announcement is not None:
@@ -325,13 +325,15 @@ class Connection:
             self._link.log.warning("upstream replays less", detail=refusal)
             await self._ask(self._requests.pop(0) if fewer is None else fewer)
 
-    def _closing(self, frame: dict[str, object]) -> None:
+    async def _closing(self, frame: dict[str, object]) -> None:
         """Note what the upstream says it has sent, before it ends the connection (AEP-0003 §3.5.4)."""
-        delivered = frame.get("delivered")
+        delivered, turn = frame.get("delivered"), Turn()
         for entry in delivered if isinstance(delivered, list) else ():
             session, position = entry.get("session") if isinstance(entry, dict) else None, _position(entry)
             if isinstance(session, str) and position is not None and entry.get("sub") == SUBSCRIPTION:
                 self._link.resume.delivered(session, position)
+            if turn.over:
+                await turn.pass_on()
 
     # Who feeds whom
 

@@ -283,6 +283,25 @@ async def test_large_ones_are_taken_in_in_steps_and_in_order(
         assert prepared == ([] if ceiling else ["s2"])
 
 
+async def test_others_have_their_turn_however_much_an_upstream_has_delivered(
+    turns: list[None], autojump_clock: MockClock
+) -> None:
+    async with net() as net_:
+        upstream = Scripted()
+        leaf = scripted(net_, upstream, "pull")
+        await until(lambda: bool(upstream.sockets))
+        spoken = upstream.sockets[0]
+        spoken.on = greeting
+        spoken.say(hello())
+        await until(lambda: leaf.link.state == "up")
+        await settle()
+        turns.clear()
+        entry = {"sub": "pull", "session": "s", "epoch": 0, "seq": 1}
+        spoken.say({"type": "closing", "reason": "shutdown", "delivered": [entry, 1] * 25})
+        await settle()
+        assert len(turns) >= 50
+
+
 async def test_others_have_their_turn_whatever_comes_before_hello(
     turns: list[None], autojump_clock: MockClock
 ) -> None:
