@@ -71,6 +71,7 @@ class SessionBuffer:
         "_head",
         "_items",
         "_keys",
+        "_rider_keys",
         "_trimmed",
         "held",
         "lost",
@@ -87,6 +88,8 @@ class SessionBuffer:
         self._head = 0
         self.held: dict[tuple[str, str], int] = {}
         """What is held, by ``(source, id)``: the number of its admission. Items of one key stand in this order."""
+        self._rider_keys: dict[tuple[str, str], Position] = {}
+        """Where each rider is held, by its ``(source, id)``: it does not say so itself."""
         self._admitted = 0
         self._arrival = START
         self._evicted_last: tuple[str, str] | None = None
@@ -109,7 +112,7 @@ class SessionBuffer:
         keys = self._keys
         position = event.position
         if position is None:
-            position = self._rider_key()
+            position = self._rider_keys[identity] = self._rider_key()
         elif self.lost is not None and position <= self.lost.position:
             return None
         else:
@@ -235,6 +238,9 @@ class SessionBuffer:
         gone = items[start:end]
         for event in gone:
             del held[event.key]
+        if self._rider_keys:
+            for event in gone:
+                self._rider_keys.pop(event.key, None)
         self.size_bytes -= sum([event.held_bytes for event in gone])
         self._evicted_last = gone[-1].key
         self._evicted_after = self._trimmed if start == self._head and len(gone) == 1 else None
@@ -274,12 +280,11 @@ class SessionBuffer:
 
     def key_of(self, event: Event) -> Position | None:
         """Return the key at which ``event``, this very delivery, is held; None when it is not."""
-        if event.position is not None:
-            return event.position if self._find(event.key, event.position) >= 0 else None
-        for index in range(len(self._items) - 1, self._head - 1, -1):
-            if self._items[index] is event:
-                return self._keys[index]
-        return None
+        key = event.position
+        if key is None:
+            # Thousands may be asked for at once: no scan.
+            key = self._rider_keys.get(event.key)
+        return None if key is None or self._find(event.key, key) < 0 else key
 
     def cursor_before(self, event: Event, key: Position) -> Cursor | None:
         """Return a cursor whose next item is ``event``, admitted at ``key``; None when it is not held any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import pytest
@@ -319,6 +319,23 @@ def test_a_cursor_before_the_first_event_notices_that_it_went() -> None:
     assert buffer.overtaken(cursor)
 
 
+def test_where_a_rider_is_held_is_known_without_a_scan() -> None:
+    class Counted(list[Any]):
+        looked_at = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.looked_at += 1
+            return super().__getitem__(index)
+
+    buffer = filled(("a", 1))
+    riders = [event(f"r{number}") for number in range(1000)]
+    keys = [buffer.admit(rider) for rider in riders]
+    items = buffer._items = Counted(buffer._items)
+    assert [buffer.key_of(rider) for rider in riders] == keys
+    assert buffer.key_of(event("r7")) is None, "another delivery of it"
+    assert items.looked_at <= 20 * len(riders)
+
+
 def test_what_a_cursor_awaits() -> None:
     buffer = filled(("a", 1), ("b", 2), ("c", 3))
     cursor = reading(buffer, 2)
@@ -400,6 +417,10 @@ def test_cursors_against_the_model(steps: list[tuple[str, int]]) -> None:
             cursors = [pair for pair in cursors if not _read(store, buffer, *pair, value)]
         assert held(buffer) == [item.event.id for item in store.held("s")]
         assert buffer.earliest() == store.earliest("s")
+        assert [buffer.key_of(item.event) for item in store.held("s")] == [
+            item.key for item in store.held("s")
+        ]
+        assert len(buffer._rider_keys) == sum(item.event.position is None for item in store.held("s"))
         assert [buffer.overtaken(cursor) for cursor, _ in cursors] == [
             naive.overtaken for _, naive in cursors
         ]
