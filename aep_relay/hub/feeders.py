@@ -27,6 +27,9 @@ NAME: Final = "aep-relay"
 MAX_RELAYS: Final = 4096
 """Relays, and pairs of them, in one announcement."""
 
+MAX_NAMES: Final = 16 * MAX_RELAYS
+"""In all announcements that are merged, those that come again included: what it takes to merge them."""
+
 MAX_LOOPS: Final = 32
 """Circles that are remembered, to be looked at."""
 
@@ -80,6 +83,8 @@ class Feeders:
         self.loops: dict[tuple[str, ...], int] = {}
         """How often each circle was found that this relay stands in, by its path."""
         self._known: dict[Hashable, Announcement] = {}
+        self._graphs: dict[str | None, Graph] = {}
+        """Merged already, by the link that is left out."""
 
     def learn(self, source: Hashable, announcement: Announcement) -> None:
         """Know what ``source``, a connection of a link, has announced, in place of what it had before."""
@@ -93,6 +98,7 @@ class Feeders:
             self._tell()
 
     def _tell(self) -> None:
+        self._graphs.clear()
         for tell in list(self.watchers):
             tell()
 
@@ -106,15 +112,30 @@ class Feeders:
 
     def graph(self, link: str | None = None) -> Graph:
         """Return who feeds whom, down to this relay, without what was learned over ``link``."""
+        found = self._graphs.get(link)
+        if found is None:
+            found = self._graphs[link] = self._merged(link)
+        return found
+
+    def _merged(self, link: str | None) -> Graph:
         pairs: dict[str, dict[str, None]] = {self.instance: {}}
+        names, looked_at = 1, 0
         for known in self._known.values():
             if link is not None and known.link == link:
                 continue
-            pairs[self.instance][known.relay] = None
-            for relay, feeders in (known.fed_by or {}).items():
-                pairs.setdefault(relay, {}).update(dict.fromkeys(feeders))
-            if len(pairs) > MAX_RELAYS:
+            if names >= 2 * MAX_RELAYS:
                 break
+            pairs[self.instance][known.relay] = None
+            names += 1
+            for relay, feeders in (known.fed_by or {}).items():
+                before = len(pairs.get(relay, ()))
+                looked_at += 1 + len(feeders)
+                if looked_at > MAX_NAMES or names + 1 + len(feeders) > 2 * MAX_RELAYS:
+                    # More than anybody takes.
+                    return {relay: list(feeders) for relay, feeders in pairs.items()}
+                names += relay not in pairs
+                pairs.setdefault(relay, {}).update(dict.fromkeys(feeders))
+                names += len(pairs[relay]) - before
         return {relay: list(feeders) for relay, feeders in pairs.items()}
 
     def circle(self, announcement: Announcement) -> tuple[str, ...] | None:

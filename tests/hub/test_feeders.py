@@ -204,9 +204,39 @@ def test_what_is_malformed_announces_nothing(value: object) -> None:
     assert parse(value) is None
 
 
-def test_a_huge_net_is_cut() -> None:
+@pytest.mark.parametrize("shape", ["relays", "pairs", "leaves", "the same"])
+def test_a_huge_net_is_cut_to_what_others_take(shape: str) -> None:
     feeders = Feeders("a")
-    for number in range(4):
-        graph: dict[str, list[str]] = {f"r{number}-{i}": [] for i in range(MAX_RELAYS)}
+    for number in range(9000 if shape == "leaves" else 12):
+        graph: dict[str, list[str]] = {}
+        if shape == "relays":
+            graph = {f"r{number}-{i}": [] for i in range(MAX_RELAYS)}
+        elif shape == "pairs":
+            graph = {f"r{number}": [f"r{number}-{i}" for i in range(MAX_RELAYS)]}
+        elif shape == "the same":
+            graph = {"r": [f"r{i}" for i in range(2 * MAX_RELAYS - 100)]}
         feeders.learn(number, Announcement(f"r{number}-0", None, graph))
-    assert len(feeders.graph()) <= 2 * MAX_RELAYS + 1
+    assert parse(feeders.announcement(None)) is not None
+    assert sum(1 + len(ids) for ids in feeders.graph().values()) > MAX_RELAYS
+
+
+def test_a_graph_is_merged_once_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeders = Feeders("a")
+    merged: list[str | None] = []
+    merge = Feeders._merged
+
+    def noted(self: Feeders, link: str | None) -> dict[str, list[str]]:
+        merged.append(link)
+        return merge(self, link)
+
+    monkeypatch.setattr(Feeders, "_merged", noted)
+    feeders.learn(1, Announcement("b", "up", {"b": ["c"]}))
+    for _ in range(3):
+        assert feeders.circle_through("c", None) is not None
+        assert feeders.announcement("up")["fed_by"] == {"a": []}
+    assert merged == [None, "up"]
+    feeders.learn(1, Announcement("b", "up", {"b": []}))
+    assert feeders.circle_through("c", None) is None
+    feeders.forget(1)
+    assert feeders.graph() == {"a": []}
+    assert merged == [None, "up", None, None]
