@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 WRITE_BYTES = 4 * 1024 * 1024
 """So much is handed to the worker thread at once, about."""
+WRITE_LINES = 2_000
+"""So many lines at most: gathering them takes some milliseconds."""
 LINE_OVERHEAD_BYTES = 200
 """What a line that waits costs besides its bytes."""
 RETRY_SECONDS = 1.0
@@ -44,6 +47,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class _Line(NamedTuple):
+    number: int
+    """Its place among all that was ever taken."""
     path: str
     data: bytes
     droppable: bool
@@ -73,8 +78,10 @@ class Archive:
             root, max_open_files=settings.max_open_files, max_file_bytes=settings.max_file_bytes
         )
         self._max_pending_bytes = settings.max_pending_bytes
-        self._pending: deque[_Line] = deque()
-        self._droppable = 0
+        # Each in the order of its numbers: what goes first is found without a look at the rest.
+        self._droppable: deque[_Line] = deque()
+        self._essential: deque[_Line] = deque()
+        self._taken = 0
         self.pending_bytes = 0
         """What waits to be written, overhead included; what a worker has in hand is not counted."""
         self._more = trio.Event()
@@ -84,32 +91,40 @@ class Archive:
     def keep(self, event: Event) -> None:
         """Take ``event`` to be written (``Relay.keepers``). Neither waits nor fails."""
         data = one_line(event.raw) + b"\n"
-        line = _Line(path_of(event.agent, event.session), data, event.severity < _NOTICE)
+        self._taken += 1
+        line = _Line(self._taken, path_of(event.agent, event.session), data, event.severity < _NOTICE)
         if self.pending_bytes + line.cost_bytes > self._max_pending_bytes and not self._make_room(line):
             self.lost_events += 1
             return
-        self._pending.append(line)
-        self._count(line, 1)
+        self._queue(line).append(line)
+        self.pending_bytes += line.cost_bytes
         self._more.set()
 
-    def _count(self, line: _Line, sign: int) -> None:
-        self.pending_bytes += sign * line.cost_bytes
-        self._droppable += sign * line.droppable
+    @property
+    def _pending_lines(self) -> int:
+        return len(self._droppable) + len(self._essential)
+
+    def _queue(self, line: _Line) -> deque[_Line]:
+        return self._droppable if line.droppable else self._essential
+
+    def _next(self) -> _Line:
+        """Take out the oldest line that waits."""
+        queue = self._essential or self._droppable
+        if self._droppable and self._droppable[0].number < queue[0].number:
+            queue = self._droppable
+        return self._take(queue)
+
+    def _take(self, queue: deque[_Line]) -> _Line:
+        line = queue.popleft()
+        self.pending_bytes -= line.cost_bytes
+        return line
 
     def _make_room(self, line: _Line) -> bool:
         """Give up lines of less weight, and then the oldest, for ``line``; False if it is itself given up."""
         if line.droppable or line.cost_bytes > self._max_pending_bytes:
             return False
-        if self._droppable:
-            before, self._pending = self._pending, deque()
-            self.pending_bytes = self._droppable = 0
-            for waiting in before:
-                if not waiting.droppable:
-                    self._pending.append(waiting)
-                    self._count(waiting, 1)
-            self.lost_events += len(before) - len(self._pending)
-        while self._pending and self.pending_bytes + line.cost_bytes > self._max_pending_bytes:
-            self._count(self._pending.popleft(), -1)
+        while self.pending_bytes + line.cost_bytes > self._max_pending_bytes:
+            self._take(self._droppable or self._essential)
             self.lost_events += 1
         return True
 
@@ -127,8 +142,8 @@ class Archive:
 
     async def _write_all(self, until: trio.CancelScope) -> None:
         with until:
-            while self._pending or not self._ending:
-                if not self._pending:
+            while self._pending_lines or not self._ending:
+                if not self._pending_lines:
                     self._more = trio.Event()
                     await self._more.wait()
                     continue
@@ -138,14 +153,13 @@ class Archive:
                         break
                     await trio.sleep(RETRY_SECONDS)
             await trio.to_thread.run_sync(self._files.close, abandon_on_cancel=True)
-        self.lost_events += len(self._pending)
+        self.lost_events += self._pending_lines
 
     async def _write_some(self) -> None:
         by_path: dict[str, list[_Line]] = {}
         size = count = 0
-        while self._pending and size < WRITE_BYTES:
-            line = self._pending.popleft()
-            self._count(line, -1)
+        while self._pending_lines and size < WRITE_BYTES and count < WRITE_LINES:
+            line = self._next()
             by_path.setdefault(line.path, []).append(line)
             size += len(line.data)
             count += 1
@@ -153,12 +167,12 @@ class Archive:
         self.written_events += count - len(unwritten) - lost
         self.lost_events += lost
         for line in reversed(unwritten):
-            self._pending.appendleft(line)
-            self._count(line, 1)
+            self._queue(line).appendleft(line)
+            self.pending_bytes += line.cost_bytes
         self._note(problem)
 
     def _write(self, by_path: dict[str, list[_Line]]) -> tuple[list[_Line], int, OSError | None]:
-        """Write in the worker thread; return what is to be tried again, how many lines are lost, and why."""
+        """Write in the worker thread; return what is to be tried again, in order, how many lines are lost, and why."""
         failed: list[tuple[list[_Line], OSError]] = []
         for path, lines in by_path.items():
             written = 0
@@ -173,7 +187,8 @@ class Archive:
         is_general = len(failed) == len(by_path)
         again = [lines for lines, error in failed if is_general or error.errno in _FULL]
         lost = sum(len(lines) for lines, _ in failed) - sum(map(len, again))
-        return [line for lines in again for line in lines], lost, failed[0][1] if failed else None
+        in_order = sorted((line for lines in again for line in lines), key=attrgetter("number"))
+        return in_order, lost, failed[0][1] if failed else None
 
     def _note(self, problem: OSError | None) -> None:
         if problem is None:

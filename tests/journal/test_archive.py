@@ -200,6 +200,65 @@ async def test_the_oldest_goes_when_all_have_weight(tmp_path: Path, disk: Disk) 
     assert archive.lost_events == 3
 
 
+async def test_no_more_goes_than_there_must_be_room_for(tmp_path: Path) -> None:
+    size = len(event(0, severity="notice").raw) + 1 + module.LINE_OVERHEAD_BYTES
+    archive = Archive(str(tmp_path), Settings(str(tmp_path), max_pending_bytes=1000 * size))
+    for number in range(1000):
+        archive.keep(event(number % 10, severity="debug"))
+    assert archive.lost_events == 0
+    before = archive.pending_bytes
+    while archive.pending_bytes + size <= 1000 * size:
+        archive.keep(event(0, severity="notice"))
+    assert archive.pending_bytes > before
+    for lost in (1, 2):
+        archive.keep(event(1, severity="debug"))
+        archive.keep(event(0, severity="notice"))
+        # The one that was refused, the one that went for it, and perhaps one more: a debug line is shorter.
+        assert 2 * lost <= archive.lost_events <= 3 * lost
+
+
+async def test_so_many_lines_are_gathered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WRITE_LINES", 3)
+    gathered: list[int] = []
+    write = Archive._write
+
+    def spy(
+        self: Archive, by_path: dict[str, list[module._Line]]
+    ) -> tuple[list[module._Line], int, OSError | None]:
+        gathered.append(sum(map(len, by_path.values())))
+        return write(self, by_path)
+
+    monkeypatch.setattr(Archive, "_write", spy)
+    async with running(tmp_path) as archive:
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(8):
+            archive.keep(event(number, severity=("debug", "notice")[number % 2]))
+        await until(lambda: archive.written_events == 8)
+    assert gathered == [3, 3, 2]
+    assert lines(tmp_path / "a" / "s.jsonl") == [
+        event(number, severity=("debug", "notice")[number % 2]).raw for number in range(8)
+    ]
+
+
+async def test_what_is_tried_again_stays_in_order(tmp_path: Path, disk: Disk) -> None:
+    disk.error = errno.ENOSPC
+    severities = ["notice", "debug", "debug", "notice", "notice", "debug", "notice", "debug"]
+    sessions = ["s", "t", "s", "t", "s", "t", "t", "s"]
+    events = [
+        event(number, session=session, severity=severity)
+        for number, (session, severity) in enumerate(zip(sessions, severities, strict=True))
+    ]
+    async with running(tmp_path) as archive:
+        for each in events:
+            archive.keep(each)
+        await until(lambda: archive.problem is not None)
+        disk.error = None
+        await until(lambda: archive.written_events == len(events))
+    for session in ("s", "t"):
+        expected = [each.raw for each in events if each.session == session]
+        assert lines(tmp_path / "a" / f"{session}.jsonl") == expected
+
+
 async def test_what_waits_is_written_at_the_end(tmp_path: Path, disk: Disk) -> None:
     async with running(tmp_path) as archive:
         await trio.testing.wait_all_tasks_blocked()
