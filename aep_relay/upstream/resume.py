@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Resume:
         return [*wanted, None]
 
     def _points(self, limit: int) -> list[dict[str, object]]:
-        last = list(self._positions.items())[-limit:]
+        # Of the end only: there may be a hundred thousand, most of them long over.
+        last = list(islice(reversed(self._positions.items()), limit))[::-1]
         return [{"session": name, "epoch": epoch, "seq": seq} for name, (epoch, seq) in last]
 
     def fewer(self, from_: From, detail: str) -> From:
