@@ -45,18 +45,20 @@ def cut(events: Sequence[Event], start: int, fanout: FanOut) -> list[Event]:
         or any(group.ceiling == REDACTED for group in index.groups.values())
     ):
         left_bytes //= REDACTION_FACTOR
-    most_events = min(MAX_EVENTS, MAX_PLACES // max(1, fanout.places))
-    for event in events[start : start + most_events]:
+    for event in events[start : start + MAX_EVENTS]:
         position = event.position
         left_bytes -= len(event.raw)
         if position is None or position <= last or event.session != session or left_bytes < 0:
             break
         last = position
         burst.append(event)
-    if index.weight > FEW_PREDICATES:
-        left_weight = MAX_WEIGHT
+    if index.weight > FEW_PREDICATES or fanout.places * MAX_EVENTS > MAX_PLACES:
+        left_weight, left_places = MAX_WEIGHT, MAX_PLACES
         for count, event in enumerate(burst):
-            left_weight -= index.cost(event)
-            if left_weight < 0:
+            weight = index.cost(event)
+            left_weight -= weight
+            # A group is in every cohort at most, and weighs 1 at least.
+            left_places -= min(fanout.places, weight * len(fanout.cohorts))
+            if left_weight < 0 or left_places < 0:
                 return burst[:count]
     return burst

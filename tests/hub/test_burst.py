@@ -127,6 +127,7 @@ def test_a_burst_is_as_short_as_what_each_event_has_to_be_queued_for_is_much(
             assert hub.subscribe(peer, f"{number}", chosen, None) is None
     assert hub.fanout.places == 1 + 3 * 5
     assert taken(hub, ordered(5, first=10)) == [2, 2, 0]
+    assert taken(hub, ordered(5, first=10, agent="other")) == [5], "nobody asks for those"
     for peer in peers:
         hub.detach(peer)
     assert hub.fanout.places == 0
