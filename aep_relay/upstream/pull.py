@@ -239,30 +239,37 @@ class Connection:
             texts = await self._socket.receive()
             turn = Turn()
             for text in texts:
-                await self._text(text)
+                message = self._message(text)
+                if isinstance(message, Event) and len(text) < large.LARGE_BYTES:
+                    # Nearly all that comes: without a coroutine.
+                    link.take(message)
+                elif message is not None:
+                    await self._handle(message, text)
                 # Whatever it was: what is no Event takes its time as well.
                 if turn.over or link.relay.crowded:
                     await link.host.flush()
                     await turn.pass_on()
             await link.host.flush()
 
-    async def _text(self, text: bytes) -> None:
-        link, limits = self._link, self._link.host.limits
-        message: Event | dict[str, object]
+    def _message(self, text: bytes) -> Event | dict[str, object] | None:
+        """Return what ``text`` is; None, and it is counted, where it is nothing."""
+        limits = self._link.host.limits
         try:
             if text.startswith(_EVENT):
-                message = decode(text, limits.max_event_bytes)
-            else:
-                message = frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
+                return decode(text, limits.max_event_bytes)
+            return frames.parse(text, limits.max_event_bytes, limits.max_frame_bytes)
         except ProtocolError:
-            link.invalid_events += 1
-            return
-        if isinstance(message, Event):
-            if len(text) >= large.LARGE_BYTES and not link.has_ceiling:
-                await large.prepare(link.relay.fanout, message)
-            link.take(message)
-        else:
+            self._link.invalid_events += 1
+            return None
+
+    async def _handle(self, message: Event | dict[str, object], text: bytes) -> None:
+        link = self._link
+        if not isinstance(message, Event):
             await self._frame(message, text)
+            return
+        if not link.has_ceiling:
+            await large.prepare(link.relay.fanout, message)
+        link.take(message)
 
     async def _frame(self, frame: dict[str, object], text: bytes) -> None:
         kind = frame["type"]
