@@ -7,7 +7,8 @@ reaches it; commands need an authenticated connection always, localhost included
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from aep_relay.protocol.errors import Refusal
 
@@ -27,12 +28,24 @@ class Patterns:
         return name is not None and any(_matches(pattern, name) for pattern in self.patterns)
 
 
+MAX_SEARCHED_CHARS: Final = 16 << 10
+"""A longer name is not searched for what a pattern has between two stars: it does not match."""
+
+
+@lru_cache(maxsize=4096)
+def _parts(pattern: str) -> tuple[str, ...]:
+    """Return what stands between the stars of ``pattern``."""
+    return tuple(pattern.split("*"))
+
+
 def _matches(pattern: str, name: str) -> bool:
     """Match without backtracking: names come from outside and may be long."""
-    first, *rest = pattern.split("*")
+    first, *rest = _parts(pattern)
     if not rest:
         return name == pattern
     last = rest.pop()
+    if rest and len(name) > MAX_SEARCHED_CHARS:
+        return False
     if not name.startswith(first) or not name.endswith(last) or len(name) < len(first) + len(last):
         return False
     at, end = len(first), len(name) - len(last)
@@ -121,7 +134,8 @@ class Grants:
         """Return ``filter_`` brought down to what may be seen under this token."""
         if self.sees_all:
             return filter_
-        return filter_.narrowed(f"{self.agents} {self.sessions}", self.may_observe)
+        patterns = sum(len(each.patterns) for each in (self.agents, self.sessions) if each is not None)
+        return filter_.narrowed(f"{self.agents} {self.sessions}", self.may_observe, patterns)
 
     def bound(self, ceiling: int | None) -> int | None:
         """Return ``ceiling`` brought down to the token's own."""

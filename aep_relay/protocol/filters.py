@@ -107,12 +107,13 @@ class Filter:
         rest = tuple(predicate for key, predicate in self._predicates.items() if key != name)
         return _all_of(rest) if rest else None
 
-    def narrowed(self, label: str, test: Predicate) -> Filter:
-        """Return this filter with one more test, which ``label`` stands for in the key."""
+    def narrowed(self, label: str, test: Predicate, weight: int = 1) -> Filter:
+        """Return this filter with one more test, which ``label`` stands for in the key and which takes as long as
+        ``weight`` predicates."""
         narrower = Filter({})
         narrower.key = f"{self.key} {label}"
         narrower.text, narrower.footprint_bytes = self.text, self.footprint_bytes
-        narrower.weight = self.weight + 1
+        narrower.weight = self.weight + weight
         narrower.sessions, narrower.agents = self.sessions, self.agents
         narrower.types, narrower.prefixes = self.types, self.prefixes
         narrower._predicates = {**self._predicates, label: test}

@@ -280,3 +280,18 @@ def test_what_a_token_adds_to_a_filter_counts_as_well() -> None:
     assert subscribe("two", 1)
     assert not subscribe("three", 0)
     assert hub.membership.predicates == 10
+
+
+def test_every_pattern_of_a_token_counts() -> None:
+    hub = relay(max_predicates=10)
+    peer = attached(hub, Grants(authenticated=True, agents=Patterns(("a*", "b*")), sessions=Patterns(("s",))))
+    assert hub.subscribe(peer, "one", EMPTY, None) is None
+    assert peer.predicates == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"), [("*aab*", False), ("a*b*", False), ("a*", True), ("*a", True), ("*", True)]
+)
+def test_a_very_long_name_is_not_searched(pattern: str, matches: bool) -> None:
+    assert Patterns((pattern,)).match("a" * 16_000 + "ba")
+    assert Patterns((pattern,)).match("a" * 2_000_000 + "ba") is matches

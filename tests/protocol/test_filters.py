@@ -436,3 +436,4 @@ def test_a_filter_weighs_what_it_takes_to_match(value: dict[str, object], weight
     filter_ = parse(value)
     assert filter_.weight == weight
     assert filter_.narrowed("n", lambda _: True).weight == weight + 1
+    assert filter_.narrowed("n", lambda _: True, 7).weight == weight + 7
