@@ -28,7 +28,7 @@ class Patterns:
         return name is not None and any(_matches(pattern, name) for pattern in self.patterns)
 
 
-MAX_SEARCHED_CHARS: Final = 16 << 10
+MAX_SEARCHED_CHARS: Final = 1024
 """A longer name is not searched for what a pattern has between two stars: it does not match."""
 
 
