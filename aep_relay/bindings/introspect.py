@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -13,6 +13,9 @@ from aep_relay.transport.turn import Turn
 if TYPE_CHECKING:
     from aep_relay.bindings.service import Service
     from aep_relay.hub.peer import Peer
+
+MAX_FILTER_CHARS: Final = 1024
+"""Of a longer filter only the length is shown: it may have a MiB, and a connection hundreds of them."""
 
 
 def health(service: Service, *, authenticated: bool) -> dict[str, object]:
@@ -52,6 +55,12 @@ async def connections(service: Service) -> bytes:
     return document
 
 
+def _filter(text: str) -> dict[str, object]:
+    if len(text) > MAX_FILTER_CHARS:
+        return {"filter": None, "filter_chars": len(text)}
+    return {"filter": msgspec.Raw(text.encode())}
+
+
 def _connection(peer: Peer) -> dict[str, object]:
     return {
         "id": peer.id,
@@ -66,7 +75,7 @@ def _connection(peer: Peer) -> dict[str, object]:
         "subscriptions": [
             {
                 "id": subscription.id,
-                "filter": msgspec.Raw(subscription.filter.text.encode()),
+                **_filter(subscription.filter.text),
                 "capture": None if subscription.ceiling is None else CAPTURES[subscription.ceiling],
                 "replaying": subscription.replay is not None,
             }

@@ -196,6 +196,19 @@ async def test_connections_are_itemised() -> None:
         assert TOKEN not in str((stream, duplex))
 
 
+async def test_of_a_very_long_filter_the_length_is_shown() -> None:
+    async with serving() as relay:
+        socket = await relay.greeted()
+        around = len('{"subject": [""]}')
+        for length, shown in ((1024 - around, True), (1025 - around, False)):
+            chosen = {"subject": ["x" * length]}
+            await socket.ask({"type": "subscribe", "id": "one", "filter": chosen})
+            (listed,) = (await relay.ask("GET", "/connections")).json["connections"]
+            (subscription,) = listed["subscriptions"]
+            assert subscription["filter"] == (chosen if shown else None)
+            assert subscription.get("filter_chars") == (None if shown else 1025)
+
+
 async def test_a_plain_request_for_the_socket() -> None:
     async with serving() as relay:
         answer = await relay.ask("GET", "/socket")
