@@ -90,7 +90,8 @@ class Manager:
         if self._untaken:
             self._behind.set()
             return False
-        self._behind = trio.Event()
+        if self._behind.is_set():
+            self._behind = trio.Event()
         return True
 
     def _send(self, *lines: str) -> bool:

@@ -133,6 +133,26 @@ async def test_a_manager_that_does_not_read_is_not_waited_for(
     assert notified.messages() == [["STOPPING=1", "STATUS=draining"]]
 
 
+async def test_what_has_no_room_while_it_beats_is_sent_again_soon(
+    notified: Notified, autojump_clock: trio.testing.MockClock
+) -> None:
+    manager = manager_of(notified, WATCHDOG_USEC="60000000")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.beat, lambda: "at work")
+        await trio.testing.wait_all_tasks_blocked()
+        manager.ready("at work")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+            filler.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    filler.sendto(b"full", notified.address.replace("@", "\0", 1))
+        manager.reloading()
+        notified.messages()
+        await trio.sleep(1)
+        assert [message[0] for message in notified.messages()] == ["RELOADING=1", "WATCHDOG=1"]
+        nursery.cancel_scope.cancel()
+
+
 def test_on_the_way_out_nothing_else_is_told(notified: Notified) -> None:
     manager = manager_of(notified)
     manager.stopping("draining")
