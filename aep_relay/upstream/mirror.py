@@ -142,8 +142,14 @@ class Mirror:
     async def _claim_again(self, socket: Socket) -> None:
         """Send the newest Event of each session that was claimed over an earlier connection: that claims it again."""
         claimed = self._sessions & (self._peer.claims or set())
-        again = [self._newest(session) for session in claimed if session not in self._ledger.behind]
-        payloads = self._link.payloads(event for event in again if event is not None)
+        again, turn = [], Turn()
+        for session in claimed:
+            newest = None if session in self._ledger.behind else self._newest(session)
+            if newest is not None:
+                again.append(newest)
+            if turn.over:
+                await turn.pass_on()
+        payloads = await self._link.payloads(again)
         for start in range(0, len(payloads), SLICE_EVENTS):
             await socket.send(payloads[start : start + SLICE_EVENTS])
 
@@ -167,7 +173,8 @@ class Mirror:
                     flight = ledger.take(lane, SLICE_EVENTS, SLICE_BYTES)
                 if flight is not None:
                     self._sessions.update({event.session for event in flight.events if event.session})
-                    await socket.send([*link.payloads(flight.events), *self._ping()])
+                    payloads = await link.payloads(flight.events)
+                    await socket.send([*payloads, *self._ping()])
                     wrote_at = trio.current_time()
                 elif lane.flying and self._pinged is None:
                     await socket.send(self._ping())

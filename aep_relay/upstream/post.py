@@ -92,7 +92,7 @@ class Posts:
         """Send all of ``flight``, split as far as that is needed. Raises ``Down``."""
         at_most = len(flight.events)
         while flight.events:
-            payloads = self._payloads(flight.events, at_most)
+            payloads = await self._payloads(flight.events, at_most)
             single = len(payloads) == 1
             content_type = b"application/json" if single else b"application/x-ndjson"
             answer = await client.post(b"\n".join(payloads), content_type)
@@ -112,9 +112,9 @@ class Posts:
                 self._ledger.confirm_first(self.lane, 1, arrived=False)
                 at_most = len(flight.events)
 
-    def _payloads(self, events: list[Event], at_most: int) -> list[bytes]:
+    async def _payloads(self, events: list[Event], at_most: int) -> list[bytes]:
         """Return what to send of ``events`` in one body: a line each, or one Event that does not fit on a line."""
-        payloads = self._link.payloads(events if at_most >= len(events) else events[:at_most])
+        payloads = await self._link.payloads(events if at_most >= len(events) else events[:at_most])
         size = 0
         for count, payload in enumerate(payloads):
             size += len(payload)

@@ -18,6 +18,7 @@ from aep_relay.protocol.capture import downlevel
 from aep_relay.protocol.errors import safe_text
 from aep_relay.protocol.event import Shape
 from aep_relay.protocol.registry import CAPTURE_RANK, SEVERITIES
+from aep_relay.transport.turn import Turn
 from aep_relay.upstream import control
 from aep_relay.upstream.ledger import Ledger
 from aep_relay.upstream.link import Link
@@ -159,14 +160,17 @@ class PushLink(Link):
 
     # What mirrors and posts need
 
-    def payloads(self, events: Iterable[Event]) -> list[bytes]:
-        """Return what leaves of each of ``events`` under the ceiling."""
+    async def payloads(self, events: Iterable[Event]) -> list[bytes]:
+        """Return what leaves of each of ``events`` under the ceiling; others have their turn meanwhile."""
         ceiling, redact = self._ceiling, self.relay.redact
         if ceiling is None:
             return [event.raw for event in events]
-        return [
-            event.raw if event.capture <= ceiling else downlevel(event, ceiling, redact) for event in events
-        ]
+        found, turn = [], Turn()
+        for event in events:
+            found.append(event.raw if event.capture <= ceiling else downlevel(event, ceiling, redact))
+            if turn.over:
+                await turn.pass_on()
+        return found
 
     def deliver(self, command: Event, peer: Peer) -> bool:
         """Hand a command that came down to ``peer``; False when that is no more."""

@@ -10,8 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from aep_relay.hub.limits import Limits
+from aep_relay.protocol.event import decode
 from aep_relay.upstream.push import PushLink
 from tests.bindings.served import BEARER, settle
+from tests.fakes.turns import turns as turns
 from tests.upstream.net import Net, Node, event, events, heard, ids, net, to, until
 
 
@@ -236,6 +238,19 @@ async def test_the_ceiling_holds_before_anything_leaves(autojump_clock: MockCloc
             assert b"secret" not in held.raw
             assert json.loads(held.raw)["capture"] == "metadata"
         assert all(b"secret" not in line.sent for lines in net_.lines.values() for line in lines)
+
+
+async def test_others_have_their_turn_while_a_flight_is_down_leveled(
+    turns: list[None], autojump_clock: MockClock
+) -> None:
+    async with net() as net_:
+        _, leaf = await pair(net_, capture="metadata")
+        flight = [event(f"s{seq}", seq, capture="full", data={"args": {}}) for seq in range(40)]
+        taken = [decode(text) for text in flight]
+        turns.clear()
+        left = await push(leaf).payloads(taken)
+        assert {json.loads(text)["capture"] for text in left} == {"metadata"}
+        assert len(turns) >= 40
 
 
 async def test_the_filter_holds(autojump_clock: MockClock) -> None:
