@@ -154,6 +154,9 @@ class Inside:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (now := self.holdings()) != before and time.monotonic() < deadline:
             time.sleep(0.01)
+        if now != before:
+            # What is too many is told by what it is.
+            print("descriptors:", *self.call(_descriptors), sep="\n  ")
         return now
 
     @contextlib.contextmanager
@@ -171,6 +174,16 @@ class Inside:
         """Measure the steps of the block; what is yielded tells the longest."""
         self.clock.longest = Hold(0.0, "")
         yield lambda: self.clock.longest
+
+
+def _descriptors() -> list[str]:
+    """Return what each descriptor is of."""
+    found: list[str] = []
+    for name in os.listdir("/proc/self/fd"):
+        # The one that lists them is gone by now.
+        with contextlib.suppress(OSError):
+            found.append(f"{name}: {os.readlink(f'/proc/self/fd/{name}')}")
+    return found
 
 
 def _tasks() -> Counter[str]:
