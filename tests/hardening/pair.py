@@ -36,6 +36,8 @@ class Pair(threading.Thread):
         self._sent: list[float] = []
         self._received: dict[str, list[float]] = {"sse": [], "websocket": []}
         self._over = threading.Event()
+        # Here and not in the thread: whoever counts descriptors from now on counts this one.
+        self._selector = selectors.DefaultSelector()
         self._emitter = Raw(port)
         query = f"?filter=%7B%22session%22:%22{session}%22%7D"
         self._stream = Stream(port, query)
@@ -44,7 +46,7 @@ class Pair(threading.Thread):
 
     def run(self) -> None:
         try:
-            with selectors.DefaultSelector() as selector:
+            with self._selector as selector:
                 for name, connection in (
                     ("emitter", self._emitter),
                     ("sse", self._stream),
