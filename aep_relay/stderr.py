@@ -58,8 +58,13 @@ class Outlet:
             if self._full or self._held_bytes + len(data) > self._max_held_bytes:
                 self._full = True
                 self._lose(data)
-                return
-            self._hold(data)
+                if self._held_bytes:
+                    return
+                # One write of more than may be held: nothing else is under way that would tell of it.
+                self._make_room()
+                self._tell_losses()
+            else:
+                self._hold(data)
             self._changed.notify_all()
 
     def finish(self, seconds: float) -> bool:
@@ -85,9 +90,10 @@ class Outlet:
             rest = self._put(b"\n" + data if self._torn else data)
             with self._changed:
                 self._held_bytes -= len(data)
+                self._make_room()
                 if rest:
                     self._lose(rest)
-                else:
+                elif not self._full:
                     self._tell_losses()
                 self._changed.notify_all()
 
@@ -119,10 +125,13 @@ class Outlet:
             self._torn = done < len(data) and data[done - 1 : done] != b"\n"
         return data[done:]
 
-    def _tell_losses(self) -> None:
-        if self._untold_lines and self._held_bytes <= self._max_held_bytes // 2:
-            lines, self._untold_lines = self._untold_lines, 0
+    def _make_room(self) -> None:
+        if self._held_bytes <= self._max_held_bytes // 2:
             self._full = False
+
+    def _tell_losses(self) -> None:
+        if self._untold_lines:
+            lines, self._untold_lines = self._untold_lines, 0
             self._hold(f"{self.describe(lines)}\n".encode("utf-8", "backslashreplace"))
 
 

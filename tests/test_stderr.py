@@ -69,6 +69,40 @@ def test_it_goes_on_after_a_loss(stuck: StuckPipe) -> None:
     assert os.read(stuck.reading, 4096).endswith(b"again\n")
 
 
+def test_more_in_one_write_than_may_be_held_is_told_at_once(stuck: StuckPipe) -> None:
+    outlet = Outlet(stuck.writing, 1000)
+    outlet.write(b"%0999d\n" % 0 + b"one more\n")
+    outlet.write(b"again\n")
+    assert lines_of(outlet, stuck) == [b"aep-relay: 2 lines could not be written here", b"again"]
+
+
+def test_it_goes_on_after_a_loss_and_then_a_descriptor_that_cannot_be_written_to(
+    monkeypatch: pytest.MonkeyPatch, stuck: StuckPipe
+) -> None:
+    write, may_end, broken = os.write, threading.Event(), True
+
+    def refuse(descriptor: int, data: bytes) -> int:
+        assert may_end.wait(PATIENCE_SECONDS)
+        if broken:
+            raise OSError("no space left")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", refuse)
+    os.read(stuck.reading, 1 << 20)
+    outlet = Outlet(stuck.writing, 1000)
+    for _ in range(11):
+        outlet.write(b"%099d\n" % 0)
+    may_end.set()
+    assert outlet.finish(PATIENCE_SECONDS)
+    assert outlet.lost_lines == 11
+    broken = False
+    outlet.write(b"again\n")
+    assert outlet.finish(PATIENCE_SECONDS)
+    assert os.read(stuck.reading, 4096).lstrip(b".").splitlines() == [
+        b"again", b"aep-relay: 11 lines could not be written here",
+    ]  # fmt: skip
+
+
 def test_the_loss_is_a_record_of_the_log_at_any_level(stuck: StuckPipe) -> None:
     stream = HeldStream(stuck.writing, "utf-8", 10_000)
     logs.configure("error", "json", stream)
