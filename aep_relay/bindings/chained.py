@@ -44,7 +44,7 @@ def of(service: Service, nursery: trio.Nursery, peer: Peer, hello: Hello) -> Cha
 class Chained:
     """A link's connection, at the relay that it leads to."""
 
-    __slots__ = ("_announcement", "_nursery", "_outdated", "_peer", "_service", "_told")
+    __slots__ = ("_announcement", "_looks_again", "_nursery", "_outdated", "_peer", "_service", "_told")
 
     def __init__(
         self, service: Service, nursery: trio.Nursery, peer: Peer, announcement: Announcement
@@ -55,6 +55,7 @@ class Chained:
         self._announcement = announcement
         self._told: dict[str, object] = {}
         self._outdated = trio.Event()
+        self._looks_again = False
 
     def capabilities(self) -> dict[str, object]:
         """Return this relay's capabilities, with who feeds it."""
@@ -112,11 +113,14 @@ class Chained:
             self._refuse(path)
             return
         known.learn(self, self._announcement)
-        if path is not None:
+        if path is not None and not self._looks_again:
+            # One look is enough, however often a peer changes what it says meanwhile.
+            self._looks_again = True
             self._nursery.start_soon(self._look_again)
 
     async def _look_again(self) -> None:
         await trio.sleep(feeders.SECOND_LOOK_SECONDS * (1 + random.random()))  # noqa: S311  # no secret
+        self._looks_again = False
         if self._peer.closing is None:
             path = self._service.relay.feeders.circle(self._announcement)
             if path is not None:

@@ -219,6 +219,8 @@ class Connection:
         self._asked: From = None
         self._liveness: Liveness = link.liveness(socket)
         self._nursery: trio.Nursery | None = None
+        self._is_subscribed = False
+        self._looks_again = False
 
     async def hold(self) -> None:
         """Hold the connection until it breaks, which raises ``Down``."""
@@ -301,8 +303,10 @@ class Connection:
 
     async def _subscribed(self) -> None:
         link, nursery = self._link, self._nursery
-        link.is_up()
-        if nursery is not None:
+        if nursery is not None and not self._is_subscribed:
+            # Whoever says so once more starts nothing.
+            self._is_subscribed = True
+            link.is_up()
             nursery.start_soon(link.forwarding.send, self._socket)
             if isinstance(self._asked, list) and self._offers_all and not self._offers_others:
                 nursery.start_soon(self._search)
@@ -353,11 +357,14 @@ class Connection:
         if path is not None and (at_once or known.goes_first(path)):
             raise self._link.circle(path)
         known.learn(self, self._other)
-        if path is not None and self._nursery is not None:
+        if path is not None and self._nursery is not None and not self._looks_again:
+            # One look is enough, however often the upstream changes what it says meanwhile.
+            self._looks_again = True
             self._nursery.start_soon(self._look_again)
 
     async def _look_again(self) -> None:
         await trio.sleep(feeders.SECOND_LOOK_SECONDS * (1 + random.random()))  # noqa: S311  # no secret
+        self._looks_again = False
         if self._other is not None:
             path = self._link.relay.feeders.circle(self._other)
             if path is not None:

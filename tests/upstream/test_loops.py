@@ -13,6 +13,7 @@ from aep_relay.config import Upstream
 from tests.bindings.served import BEARER, settle
 from tests.fakes.log import Log
 from tests.upstream.net import Net, Node, event, events, ids, net, to, until
+from tests.upstream.scripted import Scripted, hello
 
 MANY = 12
 """More copies of one Event than this are no handful."""
@@ -203,3 +204,44 @@ async def test_an_announcement_that_is_too_long_for_a_hello(autojump_clock: Mock
         closing = Node(net_, "closing", to("leaf-with-a-long-name-0007"), to("top", "pull"))
         await trio.sleep(3)
         assert len(refused_links([closing, *leaves])) == 1
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_a_peer_that_keeps_changing_its_circle_is_looked_at_once(autojump_clock: MockClock) -> None:
+    async with net() as net_:
+        hub = Node(net_, "hub")
+        said: dict[str, object] = {"relay": "0", "link": "y", "fed_by": {}}
+        leaf = await hub.greeted("emitter", "leaf", {"experimental": {"aep-relay": said}}, headers=BEARER)
+        await settle()
+        before = tasks()
+        # Of the two relays in the circle this one does not go first: it waits a moment.
+        for number in range(100):
+            leaf.say({"type": "aep-relay", "relay": "0", "fed_by": {"0": ["hub1"], f"n{number}": []}})
+        await settle()
+        assert tasks() <= before + 1
+        assert leaf.closed is None
+        await until(lambda: leaf.closed == 1008)
+
+
+async def test_an_upstream_that_keeps_changing_its_circle_is_looked_at_once(autojump_clock: MockClock) -> None:
+    async with net() as net_:
+        upstream = Scripted(on_socket=lambda: None)
+        net_.hosts["hub"] = upstream.serve
+        edge = Node(net_, "edge", to("hub", "pull"))
+        await until(lambda: bool(upstream.sockets))
+        spoken = upstream.sockets[0]
+        spoken.say(hello(experimental={"aep-relay": {"relay": "0", "fed_by": {}}}))
+        spoken.say({"type": "subscribed", "id": "pull"})
+        await until(lambda: edge.link.state == "up")
+        await settle()
+        before = tasks()
+        for number in range(100):
+            spoken.say({"type": "aep-relay", "relay": "0", "fed_by": {"0": ["edge1"], f"n{number}": []}})
+            spoken.say({"type": "subscribed", "id": "pull"})
+        await settle()
+        assert tasks() <= before + 1
+        assert edge.link.state == "up"
+        await until(lambda: edge.link.state == "loop")
