@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from aep_relay.protocol.reporting import Reports
 from aep_relay.upstream.backoff import Backoff
 from aep_relay.upstream.errors import LOOP, REFUSED, UNREACHABLE, Down, first
 from aep_relay.upstream.liveness import Liveness
@@ -75,6 +76,7 @@ class Link(ABC):
         self.times_up = 0
         self._backoff = self.backoff()
         self._told: tuple[str, str] | None = None
+        self._reports = Reports()
         self._stopping = trio.CancelScope()
         self._current = trio.CancelScope()
         """Of one attempt, with the pause behind it."""
@@ -98,6 +100,7 @@ class Link(ABC):
                         down = await self._attempt()
                         await trio.sleep(self._pause_seconds(down))
         finally:
+            self._report_rest()
             self._enter(STOPPED, "")
 
     def stop(self) -> None:
@@ -149,6 +152,7 @@ class Link(ABC):
         except* Exception:
             self.log.exception("upstream link failed")
             down = Down(UNREACHABLE, "an internal error; see the log")
+        self._report_rest()
         if self.state == UP:
             self._backoff.held(trio.current_time() - self.since)
         self._enter(STATES.get(down.reason, "down"), down.detail)
@@ -171,6 +175,18 @@ class Link(ABC):
         self.path = self._told = None
         self._enter(UP, "")
         self.log.info("upstream up", attempts=self.attempts)
+
+    def warn(self, text: str, **facts: object) -> None:
+        """Log what an upstream can bring about any number of times: some of it, and then how much more there was."""
+        now = trio.current_time()
+        self._report_rest(now)
+        if self._reports.admit(text, now):
+            self.log.warning(text, **facts)
+
+    def _report_rest(self, now: float | None = None) -> None:
+        rest = self._reports.take(now)
+        if rest is not None:
+            self.log.warning("more like this left out", records=rest.lines)
 
     def circle(self, path: tuple[str, ...]) -> Down:
         """Return why the link may not be: it would close the circle ``path``."""

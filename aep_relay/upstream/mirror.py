@@ -259,5 +259,5 @@ class Mirror:
             return
         else:
             refusal = Refusal("no-route", "the emitter behind this connection has just left")
-        self._link.log.warning("command refused", code=refusal.code, command=safe_text(event.id))
+        self._link.warn("command refused", code=refusal.code, command=safe_text(event.id))
         await socket.send([msgspec.json.encode(error_frame(refusal, cause=event.id))])

@@ -179,7 +179,7 @@ class PullLink(Link):
     def lost(self, session: str, earliest: Position) -> None:
         """Note that the upstream has nothing of ``session`` from before ``earliest`` any more (AEP-0003 §5)."""
         self.exhausted_sessions += 1
-        self.log.warning("upstream has lost Events", session=session, earliest=f"{earliest[0]}:{earliest[1]}")
+        self.warn("upstream has lost Events", session=session, earliest=f"{earliest[0]}:{earliest[1]}")
         self.relay.store.lose(session, earliest)
 
     def subscription(self, id_: str, from_: From, *, others: bool) -> dict[str, object]:

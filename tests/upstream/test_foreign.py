@@ -540,3 +540,32 @@ async def test_unknown_frames_and_heartbeats(autojump_clock: MockClock) -> None:
         await until(lambda: leaf.link.state == "down")
         assert json.dumps(leaf.link.describe())
         assert "WebSocket protocol" in leaf.link.detail
+
+
+async def test_losses_without_end_are_not_logged_without_end(autojump_clock: MockClock, log: Log) -> None:
+    async with net() as net_:
+        upstream = Scripted()
+        edge = scripted(net_, upstream, "pull")
+        await until(lambda: bool(upstream.sockets))
+        spoken = upstream.sockets[0]
+        spoken.on = greeting
+        spoken.say(hello())
+        await until(lambda: edge.link.state == "up")
+
+        async def lose(count: int) -> None:
+            before = pull(edge).exhausted_sessions
+            for number in range(count):
+                earliest = {"epoch": 0, "seq": 7}
+                spoken.say(
+                    {"type": "replay-exhausted", "sub": "pull", "session": f"s{number}", "earliest": earliest}
+                )
+            await until(lambda: pull(edge).exhausted_sessions == before + count)
+
+        await lose(50)
+        assert len(log.records("upstream has lost Events")) == 10
+        await trio.sleep(10)
+        await lose(15)
+        assert len(log.records("upstream has lost Events")) == 20
+        spoken.close(1001)
+        await until(lambda: edge.link.state == "down")
+        assert [record["records"] for record in log.records("more like this left out")] == [40, 5]
