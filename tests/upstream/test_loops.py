@@ -226,7 +226,9 @@ async def test_a_peer_that_keeps_changing_its_circle_is_looked_at_once(autojump_
         await until(lambda: leaf.closed == 1008)
 
 
-async def test_an_upstream_that_keeps_changing_its_circle_is_looked_at_once(autojump_clock: MockClock) -> None:
+async def test_an_upstream_that_keeps_changing_its_circle_is_looked_at_once(
+    autojump_clock: MockClock,
+) -> None:
     async with net() as net_:
         upstream = Scripted(on_socket=lambda: None)
         net_.hosts["hub"] = upstream.serve
