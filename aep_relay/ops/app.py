@@ -148,8 +148,11 @@ def _introspection(app: QuartTrio, observer: Observer) -> None:
         return _stream(views.listing("entries", service.relay.claims.entries))
 
     @app.get("/config")
-    async def config() -> Response:
-        return _json(settings.document(service.config))
+    async def configuration() -> Response:
+        config = service.config
+        # In a worker: there may be thousands of tokens.
+        text = await trio.to_thread.run_sync(lambda: msgspec.json.encode(settings.document(config)))
+        return Response(text, content_type=JSON)
 
 
 def _json(document: object, status: int = 200) -> Response:
