@@ -22,6 +22,7 @@ import trio
 
 from aep_relay import logs
 from aep_relay.bindings import cards
+from aep_relay.bindings.auth import entries
 from aep_relay.config import Config, ConfigError, check
 from aep_relay.transport.turn import Turn
 
@@ -124,12 +125,13 @@ class Reloader:
 
     def _prepare_bindings(self, config: Config) -> TakeOver:
         inspector = cards.inspector(config.cards)
+        tokens = entries(config.auth, config.tokens)
 
         def take_over() -> None:
             service = self._service
             service.take_over(config)
             service.inspector = inspector
-            self._endings += service.authority.replace(config.auth, config.tokens)
+            self._endings += service.authority.replace(config.auth, tokens)
 
         return take_over
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,10 @@ import structlog
 import trio
 
 from aep_relay import logs
-from aep_relay.config import Config, ConfigError, Cors, Listen
+from aep_relay.bindings import auth
+from aep_relay.config import Config, ConfigError, Cors, Listen, Token
 from aep_relay.hub.limits import Limits
+from aep_relay.hub.policy import Grants
 from aep_relay.reload import Reloader, TakeOver
 from tests.bindings.governed import Governed, bearer, governed, token
 from tests.bindings.served import event
@@ -57,6 +60,30 @@ async def test_what_is_read_is_in_force(log: Log) -> None:
         (record,) = log()
         assert record["changed"] == ["cors.allowed_origins", "limits.buffer_events", "tokens"]
         assert record["needs_restart"] == []
+
+
+async def test_what_takes_long_with_many_tokens_is_done_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop compares and keeps them, which ten thousand of them take some milliseconds for."""
+    at: list[bool] = []
+    grants = auth._grants
+
+    def seen(token: Token) -> Grants:
+        at.append(threading.current_thread() is threading.main_thread())
+        return grants(token)
+
+    async with governed(token("same", "emit"), token("rated", "emit", events_per_second=1.0)) as relay:
+        monkeypatch.setattr(auth, "_grants", seen)
+        new = Config(
+            tokens=(
+                token("same", "emit"),
+                token("rated", "emit", events_per_second=2.0),
+                token("new", "emit"),
+            )
+        )
+        assert await reloader(relay, new).reload()
+        assert at == [False, False, False]
+        for name in ("same", "rated", "new"):
+            assert (await relay.post(event(0, name), headers=bearer(name))).status == 202
 
 
 async def test_what_cannot_be_read_changes_nothing(log: Log) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hmac
 import math
 import time
-from dataclasses import replace
+from dataclasses import fields
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -25,7 +26,7 @@ from aep_relay.protocol.errors import ProtocolError, Unauthorized
 from aep_relay.protocol.registry import CAPTURE_RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from aep_relay.bindings.connection import Connection
     from aep_relay.config import Auth
@@ -42,6 +43,9 @@ REQUIRED = "token-required"
 
 _SCHEME = b"bearer "
 _NOBODY = bytes(32)
+_PASSING = ("file", "expires", "events_per_second", "max_connections")
+"""What of a token concerns no connection that is open."""
+_reach = attrgetter(*[setting.name for setting in fields(Token) if setting.name not in _PASSING])
 
 
 class TooManyRequests(ProtocolError):
@@ -55,17 +59,33 @@ class TooManyRequests(ProtocolError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class Entry(NamedTuple):
+    """A token, with what takes a while to work out of it."""
+
+    token: Token
+    digest: bytes
+    grants: Grants
+
+
+def entries(auth: Auth, tokens: Iterable[Token]) -> list[Entry]:
+    """Return all tokens of a configuration. Touches nothing of the relay: with thousands of tokens, for a worker."""
+    found = [*tokens]
+    if auth.token is not None:
+        found.insert(0, Token(name=DEFAULT_NAME, grants=GRANTS, sha256=hash_of(auth.token)))
+    return [Entry(token, bytes.fromhex(token.sha256 or ""), _grants(token)) for token in found]
+
+
 class Holder:
     """All who present one token: what they may do, and what they use up together."""
 
     __slots__ = ("connections", "digest", "expires_at", "grants", "rate", "token")
 
-    def __init__(self, token: Token | None) -> None:
-        self.token = token
+    def __init__(self, entry: Entry | None) -> None:
+        self.token = None if entry is None else entry.token
         """None for those who need none."""
-        self.digest = b"" if token is None else bytes.fromhex(token.sha256 or "")
-        self.grants = ANONYMOUS if token is None else _grants(token)
-        self.expires_at = _timestamp(token)
+        self.digest = b"" if entry is None else entry.digest
+        self.grants = ANONYMOUS if entry is None else entry.grants
+        self.expires_at = _timestamp(self.token)
         self.connections: set[Connection] = set()
         """Streams and sockets that were opened with it."""
         self.rate: Rate | None = None
@@ -101,11 +121,11 @@ class Holder:
         """Whether ``token`` is this one, and differs in nothing that a connection is bound to for good."""
         return self.token is not None and _reach(self.token) == _reach(token)
 
-    def take_over(self, token: Token) -> None:
-        """Go on as ``token``, which reaches as far."""
-        self.token = token
-        self.grants = _grants(token)
-        self.expires_at = _timestamp(token)
+    def take_over(self, entry: Entry) -> None:
+        """Go on with the token of ``entry``, which reaches as far."""
+        self.token = entry.token
+        self.grants = entry.grants
+        self.expires_at = _timestamp(entry.token)
         self._set_rate()
         for connection in self.connections:
             connection.peer.grants = self.grants
@@ -118,10 +138,6 @@ class Holder:
             self.rate = Rate(per_second, trio.current_time())
         else:
             self.rate.change(per_second, trio.current_time())
-
-
-def _reach(token: Token) -> Token:
-    return replace(token, file=None, expires=None, events_per_second=None, max_connections=None)
 
 
 def _timestamp(token: Token | None) -> float:
@@ -149,12 +165,6 @@ def _patterns(patterns: tuple[str, ...] | None) -> Patterns | None:
     return None if patterns is None else Patterns(patterns)
 
 
-def _all(auth: Auth, tokens: Iterable[Token]) -> Iterator[Token]:
-    if auth.token is not None:
-        yield Token(name=DEFAULT_NAME, grants=GRANTS, sha256=hash_of(auth.token))
-    yield from tokens
-
-
 class Authority:
     """Knows all tokens and who holds them."""
 
@@ -165,7 +175,7 @@ class Authority:
         self._query_token = auth.query_token
         self._anybody = Holder(None)
         self._holders: dict[bytes, Holder] = {}
-        self.replace(auth, tokens)
+        self.replace(auth, entries(auth, tokens))
 
     @property
     def open(self) -> bool:
@@ -192,8 +202,8 @@ class Authority:
         """Return what the request's token grants. Raises ``Unauthorized``."""
         return self.holder(request).grants
 
-    def replace(self, auth: Auth, tokens: Iterable[Token]) -> list[Ending]:
-        """Know these tokens from now on; return the connections that have to end.
+    def replace(self, auth: Auth, found: Iterable[Entry]) -> list[Ending]:
+        """Know the ``entries`` of a configuration from now on; return the connections that have to end.
 
         A connection goes on if its token still reaches as far: another expiry, rate or number of connections holds at
         once, and concerns it no further.
@@ -201,14 +211,13 @@ class Authority:
         known, self._holders = self._holders, {}
         self._query_token = auth.query_token
         endings: list[Ending] = []
-        for token in _all(auth, tokens):
-            digest = bytes.fromhex(token.sha256 or "")
-            holder = known.get(digest)
-            if holder is None or not holder.reaches_as_far_as(token):
-                holder = Holder(token)
-            else:
-                holder.take_over(token)
-            self._holders[digest] = holder
+        for entry in found:
+            holder = known.get(entry.digest)
+            if holder is None or not holder.reaches_as_far_as(entry.token):
+                holder = Holder(entry)
+            elif holder.token != entry.token:
+                holder.take_over(entry)
+            self._holders[entry.digest] = holder
         names = {holder.grants.name for holder in self._holders.values()}
         for digest, holder in known.items():
             if self._holders.get(digest) is not holder:

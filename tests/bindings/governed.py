@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from aep_relay import reload
-from aep_relay.bindings.auth import Authority
+from aep_relay.bindings.auth import Authority, entries
 from aep_relay.config import Config, Token
 from tests.bindings.served import Served
 
@@ -37,8 +37,8 @@ class Governed(Served):
 
     async def replace(self, *tokens: Token, **auth: Any) -> list[str]:
         """Take other tokens over; return why connections ended."""
-        config = self.service.config
-        endings = self.service.authority.replace(replace(config.auth, **auth), tokens)
+        changed = replace(self.service.config.auth, **auth)
+        endings = self.service.authority.replace(changed, entries(changed, tokens))
         await reload.end(self.service, endings)
         return sorted(reason for _, reason in endings)
 
