@@ -80,7 +80,8 @@ def spell_integer(draw: st.DrawFn, value: int) -> str:
     return draw(
         st.sampled_from(
             [plain] * 5
-            + [plain + ".0", plain + ".000", plain + "e0", plain + "E+0", plain + "0e-1"]
+            # No number begins with two digits of which the first is a zero.
+            + [plain + ".0", plain + ".000", plain + "e0", plain + "E+0", f"{value * 10}e-1"]
             + [
                 plain[: len(plain) - len(digits)]
                 + digits[0]
