@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 import trio
@@ -38,12 +40,16 @@ RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.1
 """Of the time, so much at most is spent on looking for files."""
 SAVE_SECONDS = 1.0
+FINISH_SECONDS = 2.0
+"""At the end, the state has so long to be saved."""
 LINGER_SECONDS = 5.0
 """A file that is gone from its place may still be written to for so long."""
 MAX_FILES = 4096
 
 Identity = tuple[int, int]
 """Device and inode."""
+
+T = TypeVar("T")
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -115,6 +121,8 @@ class Tail:
         self._unsaved = False
         self._scanned = False
         """Whether it was said what is there at the start; what comes later is told as it is found."""
+        self._alone = threading.Lock()
+        """Held by the worker that is at the files, which may be one that nobody waits for any more."""
 
     @property
     def files(self) -> int:
@@ -129,12 +137,22 @@ class Tail:
                 if not await self.turn(accept):
                     await trio.sleep(POLL_SECONDS)
         finally:
-            self.stop()
+            with trio.move_on_after(FINISH_SECONDS, shield=True):
+                await self._aside(self.stop)
+
+    async def _aside(self, do: Callable[[], T]) -> T:
+        """Do it in a worker: a disk that is slow, or gone, holds up neither the relay nor its end."""
+
+        def do_alone() -> T:
+            with self._alone:
+                return do()
+
+        return await trio.to_thread.run_sync(do_alone, abandon_on_cancel=True)
 
     async def start(self) -> None:
         """Read the state file."""
         if self._state is not None:
-            self._marks = await trio.to_thread.run_sync(load, self._state)
+            self._marks = await self._aside(partial(load, self._state))
 
     def stop(self) -> None:
         """Save the state and close all files."""
@@ -146,7 +164,7 @@ class Tail:
 
     async def turn(self, accept: Accept) -> bool:
         """Look once at every file; return whether there was anything to read."""
-        chunks = await trio.to_thread.run_sync(self._look)
+        chunks = await self._aside(self._look)
         for chunk in chunks:
             if chunk.lines:
                 await accept(Source(chunk.file.path, chunk.file.identity), chunk.lines)
@@ -155,7 +173,7 @@ class Tail:
                 self._forget(chunk.file)
         self._unsaved = self._unsaved or bool(chunks)
         if self._unsaved and self._now() >= self._next_save:
-            await trio.to_thread.run_sync(self._save)
+            await self._aside(self._save)
         return bool(chunks)
 
     def _look(self) -> list[_Chunk]:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from aep_relay.journal import state
 from aep_relay.journal import tail as module
 from aep_relay.journal.tail import Source, Tail
 from aep_relay.protocol.jsonl import OverlongLine, Placed
@@ -55,6 +57,15 @@ class Following:
         trio.run(looking)
         found, self.lines = self.lines, []
         return found
+
+
+PATIENCE_SECONDS = 30.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a worker does, on a clock that may jump meanwhile."""
+    while not condition():
+        await trio.to_thread.run_sync(threading.Event().wait, 0.001)
 
 
 @pytest.fixture
@@ -359,3 +370,65 @@ def test_no_line_is_lost_and_none_comes_twice(
     follow.tail.stop()
     expected = [repr(line).encode() for line in written.split(b"\n") if line.strip()]
     assert found.splitlines() == expected
+
+
+async def test_what_was_read_is_saved_in_a_worker_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_loop: list[bool] = []
+    lines: list[Placed] = []
+
+    def seen(*arguments: Any) -> None:
+        on_the_loop.append(threading.current_thread() is threading.main_thread())
+        state.save(*arguments)
+
+    async def accept(_: Source, more: Sequence[Placed]) -> None:
+        lines.extend(more)
+
+    monkeypatch.setattr(module, "save", seen)
+    path, saved = tmp_path / "a.jsonl", tmp_path / "state.json"
+    write(path, "one\n")
+    # By its own clock no time passes: it saves once and then at the end.
+    tail = Tail([str(path)], str(saved), max_line_bytes=100, now=lambda: 0.0)
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tail.run, accept)
+            await until(lambda: bool(on_the_loop))
+            write(path, "two\n")
+            await until(lambda: len(lines) == 2)
+            nursery.cancel_scope.cancel()
+    assert on_the_loop == [False, False]
+    assert [entry["offset"] for entry in json.loads(saved.read_bytes())] == [8]
+    assert tail.files == 0
+
+
+@pytest.mark.parametrize("hanging", ["save", "look"])
+async def test_a_disk_that_hangs_holds_up_no_end(
+    hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    async def accept(_: Source, __: Sequence[Placed]) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def hang(*_: object) -> None:
+        begun.set()
+        assert may_go_on.wait(PATIENCE_SECONDS)
+
+    if hanging == "save":
+        monkeypatch.setattr(module, "save", hang)
+    else:
+        monkeypatch.setattr(Tail, "_scan", hang)
+    write(tmp_path / "a.jsonl", "one\n")
+    tail = Tail([str(tmp_path / "a.jsonl")], str(tmp_path / "state.json"), max_line_bytes=100)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tail.run, accept)
+            await until(begun.is_set)
+            cancelled_at = trio.current_time()
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() - cancelled_at <= module.FINISH_SECONDS
+    finally:
+        may_go_on.set()
+    # What was under way is finished before the files are closed.
+    await until(lambda: tail.files == 0 and not tail._alone.locked())
